@@ -1,0 +1,1 @@
+"""placeholder docstring, to be written by the module."""
