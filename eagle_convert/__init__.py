@@ -14,14 +14,17 @@ from ._version import __version__
 from .errors import EagleConvertError
 
 if TYPE_CHECKING:
-    from .commands import convert, inspect, parity_check, push_to_hub
+    from .conversion import convert
+    from .hub import push_to_hub
+    from .inspection import inspect
+    from .parity.check import parity_check
 
 __all__ = ["EagleConvertError", "__version__", "convert", "inspect", "parity_check", "push_to_hub"]
 
-_LAZY = {"inspect", "convert", "parity_check", "push_to_hub"}
+_HOMES = {"inspect": "inspection", "convert": "conversion", "parity_check": "parity.check", "push_to_hub": "hub"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(".commands", __name__), name)
+    if name in _HOMES:
+        return getattr(import_module("." + _HOMES[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
