@@ -1,0 +1,32 @@
+"""What several tests need: where the bundled checkpoints lie, and the real target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fixtures.smollm2 import build_target
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def fixtures_dir() -> Path:
+    """The folder of the bundled checkpoints: ``plant/e1``, ``layouts/e1-bin``, ``smollm2/eagle1``, …"""
+    return ROOT / "fixtures"
+
+
+@pytest.fixture(scope="session")
+def smollm2_target() -> Path:
+    """The SmolLM2 target folder (fp32, four shards). Absent, it is an error, not a skip: ``make smollm2`` builds it."""
+    folder = build_target.target_folder()
+    if not (folder / "config.json").is_file():
+        pytest.fail(f"{folder} is not there: run `make smollm2` first", pytrace=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2_official(smollm2_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The official EAGLE-1 folder for it: head and fp16 embedding in one ``pytorch_model.bin`` (65 MB)."""
+    return build_target.official_eagle1(tmp_path_factory.mktemp("smollm2") / "EAGLE-SmolLM2", smollm2_target)
