@@ -33,6 +33,8 @@ ERRORS = "eagle_convert.errors"
 SPEC = "eagle_runtime.config"  # DraftSpec: the one description of a draft, standard library only
 READING = (ERRORS, SPEC, "eagle_convert.vocab", "eagle_convert.source", "eagle_convert.tensors",
            "eagle_convert.findings", "eagle_convert.dialects", "eagle_runtime.compact")
+HUB = (ERRORS, "eagle_convert.source", "eagle_convert.hub_errors", "eagle_convert.hub_client",
+       "eagle_convert._version")
 ALL = ("eagle_convert", "eagle_runtime")
 
 # The longest row that fits a module's name holds for it.
@@ -59,9 +61,23 @@ RULES: dict[str, Rule] = {
                                          "eagle_convert._version"), lazy=("torch", "transformers", "tokenizers")),
     "eagle_convert.parity.engines": Rule(inside=(*READING, "eagle_convert.parity", "eagle_runtime"),
                                          lazy=("torch", "transformers", "vllm")),
-    "eagle_convert.hub": Rule(inside=(*READING, "eagle_convert.card", "eagle_convert._version"),
+    "eagle_convert.manifest": Rule(inside=(*READING, "eagle_convert._version")),
+    # The hub: reading (source.py opens ids through hub_source) and publishing.
+    "eagle_convert.hub_errors": Rule(inside=(ERRORS,), lazy=("huggingface_hub",)),
+    "eagle_convert.hub_client": Rule(inside=HUB, lazy=("huggingface_hub",)),
+    "eagle_convert.hub_range": Rule(inside=(*HUB, "eagle_convert.ranges"), lazy=("huggingface_hub",)),
+    "eagle_convert.hub_source": Rule(inside=(*HUB, "eagle_convert.ranges", "eagle_convert.hub_range",
+                                             "eagle_convert.weight_files", "eagle_convert.json_text"),
+                                     lazy=("huggingface_hub",)),
+    "eagle_convert.hub_identity": Rule(inside=HUB, lazy=("huggingface_hub",)),
+    "eagle_convert.hub_folder": Rule(inside=(*READING, "eagle_convert.manifest", "eagle_convert.hub_errors"),
+                                     lazy=("huggingface_hub",)),
+    "eagle_convert.hub": Rule(inside=(*READING, *HUB, "eagle_convert.card", "eagle_convert.manifest",
+                                      "eagle_convert.engine_facts", "eagle_convert.hub_folder",
+                                      "eagle_convert.hub_identity", "eagle_convert.hub_range"),
                               lazy=("huggingface_hub",)),
-    "eagle_convert.card": Rule(inside=READING, lazy=("huggingface_hub",)),
+    "eagle_convert.card": Rule(inside=(*READING, "eagle_convert.manifest", "eagle_convert.hub_errors"),
+                               lazy=("huggingface_hub", "yaml")),
     "eagle_convert.data": Rule(),
     "eagle_convert.cli": Rule(inside=ALL, top=("click",)),
     "eagle_runtime": Rule(inside=("eagle_runtime",), top=("torch", "safetensors", "numpy"), lazy=("transformers",)),

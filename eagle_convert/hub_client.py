@@ -1,0 +1,60 @@
+"""The hub's client, set up from our options. ``huggingface_hub`` is imported when a hub id is first touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+    from .source import HubOptions
+
+LIBRARY = "eagle-convert"
+
+
+def api(hub: HubOptions) -> HfApi:
+    """The client; what ``hub`` leaves out comes from ``HF_ENDPOINT``, ``HF_TOKEN`` or the stored login."""
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=hub.endpoint, token=hub.token, library_name=LIBRARY, library_version=__version__)
+
+
+def is_offline(hub: HubOptions) -> bool:
+    """Whether the hub may not be asked: ``--offline`` or ``HF_HUB_OFFLINE``."""
+    from huggingface_hub import constants
+
+    return bool(hub.offline or constants.HF_HUB_OFFLINE)
+
+
+def headers(hub: HubOptions) -> dict[str, str]:
+    """The request headers, the token among them. Never print this."""
+    from huggingface_hub.utils import build_hf_headers
+
+    made: dict[str, str] = build_hf_headers(token=hub.token, library_name=LIBRARY, library_version=__version__)
+    return made
+
+
+@contextmanager
+def stream(url: str, headers: dict[str, str]) -> Iterator[Any]:
+    """A GET whose body is not read yet, with the client's own retries and back-off (429, 5xx, no connection)."""
+    from huggingface_hub import constants, utils
+
+    timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+    if hasattr(utils, "http_stream_backoff"):  # 1.0 and later: httpx
+        with utils.http_stream_backoff("GET", url, headers=headers, timeout=timeout) as response:
+            yield response
+        return
+    with utils.http_backoff("GET", url, headers=headers, timeout=timeout, stream=True,
+                            retry_on_status_codes=(429, 500, 502, 503, 504)) as response:
+        yield response
+
+
+def body(response: Any) -> Iterator[bytes]:
+    """The pieces of a streamed body as they arrive."""
+    chunks: Iterator[bytes] = (response.iter_bytes() if hasattr(response, "iter_bytes")
+                               else response.iter_content(chunk_size=1 << 16))
+    return chunks
