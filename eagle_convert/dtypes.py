@@ -96,7 +96,8 @@ def widen(raw: Array, code: str) -> Array:
     if code == "F32":
         return raw
     if code in ("F16", "F64"):
-        return raw.astype(np.float32)
+        with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite, as documented rounding
+            return raw.astype(np.float32)
     if code == "BF16":  # the upper half of a float32
         wide = raw.astype(np.uint32)
         wide <<= 16

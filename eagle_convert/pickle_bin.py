@@ -20,7 +20,6 @@ from .ranges import RangeReader
 from .safetensors_header import explain_foreign
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # torch/serialization.py MAGIC_NUMBER
-_LEGACY_HEAD = b"\x80\x02\x8a\x0a" + _LEGACY_MAGIC.to_bytes(10, "little")
 _LEGACY_PROTOCOL = 1001
 _MAX_PICKLE = 64 << 20  # names of a state dict take some hundred bytes a tensor
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # where trainers put the weights
@@ -64,11 +63,8 @@ def read_bin(reader: RangeReader) -> BinFile:
     head = reader.read_at(0, min(reader.size, 64))
     if head.startswith(b"PK\x03\x04"):
         content, storages = _read_zip(reader)
-    elif head.startswith(_LEGACY_HEAD):
-        content, storages = _read_legacy(reader)
     elif head.startswith(b"\x80"):
-        read_pickle(_stream(reader), reader.name)  # for the names that it wants to import, if any
-        raise _broken(reader, "a pickle, but not one that torch.save wrote")
+        content, storages = _read_legacy(reader)
     else:
         what, how = explain_foreign(reader.name, head)
         if head[8:9] == b"{":
@@ -168,8 +164,10 @@ def _entry_range(reader: RangeReader, info: zipfile.ZipInfo) -> tuple[int, int]:
 
 def _read_legacy(reader: RangeReader) -> tuple[Any, dict[str, tuple[int, int]]]:
     stream = _stream(reader)
-    magic, protocol, system, content, keys = (read_pickle(stream, reader.name) for _ in range(5))
-    if magic != _LEGACY_MAGIC or protocol != _LEGACY_PROTOCOL or not isinstance(system, dict):
+    if read_pickle(stream, reader.name) != _LEGACY_MAGIC:
+        raise _broken(reader, "a pickle, but not one that torch.save wrote")
+    protocol, system, content, keys = (read_pickle(stream, reader.name) for _ in range(4))
+    if protocol != _LEGACY_PROTOCOL or not isinstance(system, dict):
         raise _broken(reader, "the file's head is damaged")
     if system.get("little_endian") is not True:
         raise _broken(reader, "written on a big-endian machine")

@@ -47,7 +47,8 @@ class Global:
     def allowed(self) -> bool:
         return ((self.module, self.name) in {("collections", "OrderedDict"), ("torch", "Size"), ("torch", "device")}
                 or (self.module == "torch._utils" and self.name in _REBUILD)
-                or self.storage is not None or self.dtype is not None)
+                or (self.module in _STORAGE_MODULES and self.name.endswith("Storage"))  # not all are supported
+                or self.dtype is not None)
 
 
 @dataclass(frozen=True)

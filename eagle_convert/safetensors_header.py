@@ -44,20 +44,15 @@ def read_header(reader: RangeReader) -> Header:
         BrokenFileError: anything about the file that is not as the format demands.
     """
     name = reader.name
-    if reader.size < 8:
-        _not_safetensors(reader, reader.read_at(0, reader.size))
-    prefix = reader.read_at(0, 8)
-    length = int.from_bytes(prefix, "little")
-    if length > MAX_HEADER or length < 2:
-        _not_safetensors(reader, reader.read_at(0, min(reader.size, 64)))
+    head = reader.read_at(0, min(reader.size, 64))
+    length = int.from_bytes(head[:8], "little")
+    if head[8:9] != b"{" or not 2 <= length <= MAX_HEADER:
+        _not_safetensors(reader, head)
     if 8 + length > reader.size:
         raise BrokenFileError(f"{name} is truncated inside its header",
                               where=f"{name}: the header needs {8 + length} bytes, the file has {reader.size}",
                               how="download or copy the file again")
-    raw = reader.read_at(8, length)
-    if raw[:1] != b"{":
-        _not_safetensors(reader, prefix + raw[:56])
-    table = parse_object(raw, f"the header of {name}", error=BrokenFileError, strict=True)
+    table = parse_object(reader.read_at(8, length), f"the header of {name}", error=BrokenFileError, strict=True)
     metadata = _metadata(name, table.pop("__metadata__", None))
     entries = {tensor: _entry(name, tensor, fields, 8 + length) for tensor, fields in table.items()}
     _check_tiling(name, entries, 8 + length, reader.size)

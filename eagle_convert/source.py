@@ -34,7 +34,7 @@ class HubOptions:
     """How to reach the hub; None means what ``huggingface_hub`` takes from its environment."""
 
     token: str | None = None
-    cache_dir: str | None = None
+    cache_dir: Path | str | None = None
     offline: bool = False
     endpoint: str | None = None
 
