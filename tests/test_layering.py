@@ -31,8 +31,9 @@ class Rule:
 
 ERRORS = "eagle_convert.errors"
 SPEC = "eagle_runtime.config"  # DraftSpec: the one description of a draft, standard library only
+FILES = (ERRORS, "eagle_convert.json_text", "eagle_convert.ranges", "eagle_convert.dtypes")
 READING = (ERRORS, SPEC, "eagle_convert.vocab", "eagle_convert.source", "eagle_convert.tensors",
-           "eagle_convert.findings", "eagle_convert.dialects", "eagle_runtime.compact")
+           "eagle_convert.dtypes", "eagle_convert.findings", "eagle_convert.dialects", "eagle_runtime.compact")
 HUB = (ERRORS, "eagle_convert.source", "eagle_convert.hub_errors", "eagle_convert.hub_client",
        "eagle_convert._version")
 ALL = ("eagle_convert", "eagle_runtime")
@@ -44,9 +45,18 @@ RULES: dict[str, Rule] = {
     "eagle_convert._version": Rule(),
     "eagle_convert.errors": Rule(),
     "eagle_convert.vocab": Rule(inside=(ERRORS,), top=("numpy",)),
-    "eagle_convert.source": Rule(inside=(ERRORS, "eagle_convert.tensors"), lazy=("huggingface_hub",)),
-    "eagle_convert.tensors": Rule(inside=(ERRORS, "eagle_convert.source"), top=("numpy", "safetensors"),
-                                  lazy=("torch",)),
+    # Reading files, from the bytes up.
+    "eagle_convert.json_text": Rule(inside=(ERRORS,)),
+    "eagle_convert.ranges": Rule(inside=(ERRORS,)),
+    "eagle_convert.dtypes": Rule(top=("numpy",)),
+    "eagle_convert.safetensors_header": Rule(inside=FILES),
+    "eagle_convert.pickle_machine": Rule(inside=FILES),
+    "eagle_convert.pickle_bin": Rule(inside=(*FILES, "eagle_convert.pickle_machine",
+                                             "eagle_convert.safetensors_header")),
+    "eagle_convert.weight_files": Rule(inside=(*FILES, "eagle_convert.safetensors_header")),
+    "eagle_convert.source": Rule(inside=(*FILES, "eagle_convert.weight_files", "eagle_convert.hub_source")),
+    "eagle_convert.tensors": Rule(inside=(*FILES, "eagle_convert.safetensors_header", "eagle_convert.pickle_bin",
+                                          "eagle_convert.source"), top=("numpy",), lazy=("torch",)),
     "eagle_convert.findings": Rule(inside=(ERRORS,)),
     "eagle_convert.dialects": Rule(inside=READING, top=("numpy",), lazy=("torch", "gguf")),
     "eagle_convert.compaction": Rule(inside=READING, top=("numpy",)),
