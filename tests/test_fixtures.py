@@ -78,3 +78,24 @@ def test_the_tiny_pair_has_the_published_sizes() -> None:
     e1 = plant.checkpoints()["e1"][1]
     total = sum(t.size for t in e1.values())
     assert (total, total + plant.V * plant.H, total - plant.V * plant.H) == (65600, 86080, 45120)
+
+
+def test_gguf_reads_what_we_write(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    path = tmp_path / "model.gguf"
+    path.write_bytes(files()["layouts/e3-gguf/model.gguf"])
+    reader = gguf.GGUFReader(path)
+    e3 = plant.checkpoints()["e3"][1]
+    read = {t.name: t for t in reader.tensors}
+    np.testing.assert_array_equal(read["fc.weight"].data, e3["fc.weight"])
+    np.testing.assert_array_equal(read["d2t"].data, plant.SUBSET)
+    assert reader.fields["general.architecture"].contents() == "eagle3"
+    assert reader.fields["eagle3.extract_layers"].contents() == [2, 4, 5]
+
+
+def test_the_training_meta_is_read_by_torch() -> None:
+    torch = pytest.importorskip("torch")
+    meta = torch.load(io.BytesIO(files()["layouts/e3-automodel-state/eagle_meta.pt"]), weights_only=True)
+    assert meta["global_step"] == 1000
+    assert meta["selected_token_ids"].tolist() == plant.SUBSET.tolist()
+    assert meta["selected_token_mask"].nonzero().flatten().tolist() == plant.SUBSET.tolist()
