@@ -1,15 +1,13 @@
-"""Findings: what a reader of a checkpoint should know. The catalogue holds every id, its severity and its texts.
-
-An id is stable and never reused. Hundreds: 1 what the file is, 2 config against tensors, 3 embedding and head,
-4 norms and biases, 5 vocabulary, 6 values and dtypes, 7 draft against target, 8 engines, 9 files and publishing.
-"""
+"""Findings: what a reader of a checkpoint should know. Their ids and texts are the catalogue in ``finding_texts``."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
-Severity = Literal["info", "warn", "error"]
+from .finding_texts import CATALOGUE, Entry, Severity
+
+__all__ = ["CATALOGUE", "Entry", "Finding", "Severity", "finding"]
 
 
 @dataclass(frozen=True)
@@ -33,21 +31,6 @@ class Finding:
     def document(self) -> dict[str, str]:
         """The form it has in the JSON documents."""
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A row of the catalogue. ``message`` and ``fix`` are :meth:`str.format` templates; ``meaning`` is for the docs."""
-
-    id: str
-    severity: Severity
-    title: str
-    message: str
-    fix: str
-    meaning: str
-
-
-CATALOGUE: tuple[Entry, ...] = ()
 
 
 def _by_id(entries: tuple[Entry, ...]) -> dict[str, Entry]:

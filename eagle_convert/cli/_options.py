@@ -93,7 +93,7 @@ def hub_options(function: F) -> F:
     def wrapper(*args: Any, token: str | None, cache_dir: Path | None, offline: bool, **kwargs: Any) -> Any:
         from eagle_convert.source import HubOptions
 
-        hub = HubOptions(token=token, cache_dir=cache_dir, offline=offline)
+        hub = HubOptions(token=token, cache_dir=str(cache_dir) if cache_dir else None, offline=offline)
         return function(*args, hub=hub, **kwargs)
 
     return wrapper  # type: ignore[return-value]
