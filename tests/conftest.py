@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,3 +32,24 @@ def smollm2_target() -> Path:
 def smollm2_official(smollm2_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The official EAGLE-1 folder for it: head and fp16 embedding in one ``pytorch_model.bin`` (65 MB)."""
     return build_target.official_eagle1(tmp_path_factory.mktemp("smollm2") / "EAGLE-SmolLM2", smollm2_target)
+
+
+@pytest.fixture(scope="session")
+def engine_python() -> Callable[[str], Path]:
+    """The interpreter of another engine (``official1``, ``official``, ``vllm``), as `make engines` builds them."""
+    def find(name: str) -> Path:
+        python = Path(os.environ.get("EAGLE_ENGINES") or ROOT / ".engines") / name / "bin" / "python"
+        if not python.exists():
+            pytest.fail(f"{python} is not there: run `make engines` first", pytrace=False)
+        return python
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def eagle_repo() -> Path:
+    """A checkout of SafeAILab/EAGLE, which no registry carries: named by ``EAGLE_REPO``, else the test is skipped."""
+    named = os.environ.get("EAGLE_REPO")
+    if not named:
+        pytest.skip("EAGLE_REPO names no checkout of SafeAILab/EAGLE")
+    return Path(named)
