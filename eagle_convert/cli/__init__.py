@@ -26,7 +26,10 @@ class Entry(NamedTuple):
     help: str
 
 
-COMMANDS: tuple[Entry, ...] = ()
+COMMANDS: tuple[Entry, ...] = (
+    Entry("metrics", "metrics", "The metric sheet of a trace, of counters, or of a server's metrics text."),
+    Entry("env", "env", "What a bug report needs: versions, devices, engines."),
+)
 
 
 class Main(click.Group):

@@ -1,0 +1,1 @@
+"""Package data: ``prompts.jsonl``, the 48 prompts that ``parity-check`` measures by default."""
