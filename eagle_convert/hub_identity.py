@@ -6,7 +6,8 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .hub_errors import HubError, LoginError, NoPermissionError, NoSuchRepoError, hub_errors
+from .errors import HubError
+from .hub_errors import LoginError, NoPermissionError, NoSuchRepoError, hub_errors
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -33,6 +33,9 @@ class RangeReader(ABC):
         """Fill ``buffer`` (writable, one-dimensional, bytes) from ``offset``; the same errors as :meth:`read_at`."""
         buffer[:] = self.read_at(offset, len(buffer))
 
+    def expect(self, start: int, stop: int) -> None:  # noqa: B027 - a local file needs no announcement
+        """Announce that ``[start, stop)`` is about to be read from front to back: a remote file then asks once."""
+
     def close(self) -> None:  # noqa: B027 - a reader without a handle has nothing to close
         """Release what the reader holds. Reading afterwards is an error."""
 

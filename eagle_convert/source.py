@@ -33,7 +33,7 @@ _MAX_CONFIG = 16 << 20
 class HubOptions:
     """How to reach the hub; None means what ``huggingface_hub`` takes from its environment."""
 
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     cache_dir: Path | str | None = None
     offline: bool = False
     endpoint: str | None = None

@@ -103,6 +103,7 @@ class TensorIndex(Mapping[str, TensorInfo]):
             whole = self.array(name).reshape(-1).view(np.uint8).data
             yield from (whole[at:at + size] for at in range(0, len(whole), size))
             return
+        stored.reader.expect(stored.start, stored.start + stored.info.nbytes)
         for at in range(0, stored.info.nbytes, size):
             yield memoryview(stored.reader.read_at(stored.start + at, min(size, stored.info.nbytes - at)))
 
@@ -113,6 +114,7 @@ class TensorIndex(Mapping[str, TensorInfo]):
             yield from self.chunks(name, len(buffer))
             return
         view = memoryview(buffer)
+        stored.reader.expect(stored.start, stored.start + stored.info.nbytes)
         for at in range(0, stored.info.nbytes, len(buffer)):
             piece = view[:min(len(buffer), stored.info.nbytes - at)]
             stored.reader.read_into(stored.start + at, piece)

@@ -1,0 +1,1 @@
+"""The hub, both ways, against a loopback server."""
