@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
 import zipfile
 from pathlib import Path
@@ -99,3 +100,16 @@ def test_the_training_meta_is_read_by_torch() -> None:
     assert meta["global_step"] == 1000
     assert meta["selected_token_ids"].tolist() == plant.SUBSET.tolist()
     assert meta["selected_token_mask"].nonzero().flatten().tolist() == plant.SUBSET.tolist()
+
+
+@pytest.mark.parametrize("trace", sorted((HERE / "smollm2" / "traces").glob("*.jsonl")), ids=lambda path: path.stem)
+def test_the_recorded_traces_add_up(trace: Path) -> None:
+    """Counting steps and accepted drafts give the header's figures; roots and accepted drafts give the text."""
+    header, *rows = (json.loads(line) for line in trace.read_text().splitlines())
+    counting = [step for row in rows for step in row["steps"] if not step["truncated"]]
+    assert len(rows) == header["prompts"] == 24
+    assert len(counting) == header["steps"]
+    assert sum(step["accepted"] for step in counting) == header["accepted"]
+    assert round(1 + header["accepted"] / header["steps"], 6) == header["acceptance_length"]
+    for row in rows:
+        assert len(row["output_ids"]) == sum(step["emitted"] for step in row["steps"])

@@ -88,12 +88,23 @@ FORBIDDEN = {
 TEXT = {".py", ".md", ".cfg", ".toml", ".txt", ".sh", ".yml", ".jinja", ".html", ""}
 
 
+def tracked(*patterns: str) -> list[Path]:
+    """Files of the repository."""
+    listed = subprocess.run(["git", "ls-files", "-z", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
 def test_the_tree_names_no_machine_and_no_registry() -> None:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = []
-    for name in filter(None, listed.split("\0")):
-        path = ROOT / name
-        if path.suffix in TEXT and path.is_file():
+    for path in tracked():
+        if path.suffix in TEXT:
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-                found += [f"{name}:{number}: {what}" for what, pattern in FORBIDDEN.items() if pattern.search(line)]
+                found += [f"{path}:{number}: {what}" for what, pattern in FORBIDDEN.items() if pattern.search(line)]
     assert found == []
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = [f"{page.relative_to(ROOT)}: {link}" for page in tracked("*.md")
+              for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+              if "://" not in link and not (page.parent / link).exists()]
+    assert broken == []
