@@ -35,9 +35,96 @@ _WHAT_IT_IS = (
         message="{what}",
         fix="",
         meaning="A known speculative head that is no EAGLE head: explained by `inspect`, refused by `convert`."),
+    Entry(
+        "EC103", "info", "wrapper prefix",
+        message="every name starts with '{prefix}', which was taken off",
+        fix="",
+        meaning="A data-parallel wrapper put its name before every key."),
 )
 
-_CONFIG: tuple[Entry, ...] = ()
+_CONFIG = (
+    Entry(
+        "EC201", "warn", "config against tensors",
+        message="the config says {key} = {stated}, the tensors say {value}; the tensors are believed",
+        fix="",
+        meaning="Configs are copied from targets; the compact config states what the tensors say."),
+    Entry(
+        "EC202", "info", "size taken from tensors",
+        message="{key} is absent from the config, the tensors say {value}",
+        fix="",
+        meaning="The compact config states it."),
+    Entry(
+        "EC203", "info", "default by rule",
+        message="{key} is absent from the config, {value} is used: {rule}",
+        fix="add {key} to the config if the draft was trained with another value",
+        meaning="A key that no tensor can show, and what its absence means."),
+    Entry(
+        "EC204", "warn", "bias key against tensors",
+        message="the key {key} says {stated}, the file has {tensors}; the tensors are believed",
+        fix="",
+        meaning=(
+            "`bias` absent means true to the official loader, and other engines take it for attention biases. "
+            "Biases are read from the tensors; the compact config says them in keys that each engine understands "
+            "alike.")),
+    Entry(
+        "EC205", "info", "tying corrected",
+        message="the config says tie_word_embeddings, the draft has {tensors}; the compact config says false",
+        fix="",
+        meaning="Copied from a tied target. A reduced head cannot be tied to a full embedding."),
+    Entry(
+        "EC207", "warn", "keys not carried",
+        message="keys that mean nothing to a draft of this kind are left out: {keys}",
+        fix="if one of them changes what the draft computes, do not use the result",
+        meaning="Every key is mapped, known to have no influence, or listed here."),
+    Entry(
+        "EC208", "info", "quantisation block removed",
+        message="the config has a quantization_config while every tensor is plain; it is left out",
+        fix="",
+        meaning="Copied from a quantised target; engines would look for packed tensors."),
+    Entry(
+        "EC209", "info", "auxiliary layers",
+        message=(
+            "the ids {ids} stand here, so they are {kind}: boundaries {boundaries} (the residual stream after so "
+            "many layers); the other reading is {other}"),
+        fix="`parity-check --fault aux-shift` measures the other reading",
+        meaning=(
+            "Top-level ids are boundaries; ids inside eagle_config are the layers whose output is taken, one "
+            "less.")),
+    Entry(
+        "EC210", "info", "auxiliary layers by default",
+        message="no auxiliary layer ids are declared: the official defaults 2, L // 2, L - 3 are meant",
+        fix="",
+        meaning="Only where nothing is declared."),
+    Entry(
+        "EC211", "warn", "rope base of an EAGLE-3 head",
+        message=(
+            "the config states the rope base {theta}; official EAGLE-3 training code does not read it and uses "
+            "10000, official inference code reads it"),
+        fix=(
+            "`convert --rope-theta 10000` writes the other reading; `parity-check` of both tells which is right "
+            "(the higher acceptance)"),
+        meaning="Nothing in the file can tell which base the head was trained with."),
+    Entry(
+        "EC212", "warn", "recycled state",
+        message=(
+            "norm_output is true: the state fed to the next draft step is the normalised one (EAGLE-3.1). "
+            "SpecForge configs written before its pull request 879 meant the norm before the head, which every "
+            "EAGLE-3 head has"),
+        fix=(
+            "if the head comes from such a config, set norm_output to false; `parity-check --fault recycled-norm`"
+            " at K >= 2 measures the other reading"),
+        meaning="One draft step cannot see the difference; from the second on it can."),
+    Entry(
+        "EC213", "info", "own width",
+        message="the draft is {hidden} wide, the target {target}: the draft needs its own embedding",
+        fix="",
+        meaning="fc takes states of the target's width; the embedding cannot be shared."),
+    Entry(
+        "EC214", "warn", "rope scaling",
+        message="rope scaling of type '{type}' is carried as stated; the bundled runtime does not run it",
+        fix="run the draft in an engine that has it",
+        meaning="The runtime has linear, dynamic and llama3 scaling."),
+)
 
 _TABLES = (
     Entry(
@@ -197,7 +284,34 @@ _NORMS = (
         meaning="Some writers add a zero bias for engines that always build one."),
 )
 
-_VOCABULARY: tuple[Entry, ...] = ()
+_VOCABULARY = (
+    Entry(
+        "EC501", "info", "identity vocabulary",
+        message=(
+            "the draft vocabulary is the whole vocabulary of {size} ids in its own order: an identity table, "
+            "valid"),
+        fix="",
+        meaning="A d2t of zeros is right where both vocabularies are the same; it is dropped."),
+    Entry(
+        "EC502", "info", "draft vocabulary",
+        message="{summary}",
+        fix="",
+        meaning="What the vocabulary table says."),
+    Entry(
+        "EC503", "warn", "draft vocabulary out of order",
+        message="the target ids do not increase: t2d alone could not rebuild the table",
+        fix="",
+        meaning="Trainers sort the ids; tools that rebuild d2t from t2d would get another table."),
+    Entry(
+        "EC504", "warn", "vocabulary table looks unfilled",
+        message=(
+            "the target ids are 0 to {last} in steps of {step}, which is what a table that was never filled looks"
+            " like"),
+        fix="compare with the trainer's table; give the right ids with --token-map",
+        meaning=(
+            "Zeros as offsets mean the first ids, a range as offsets every other one. Valid, but no trainer "
+            "selects such a vocabulary.")),
+)
 
 _VALUES = (
     Entry(

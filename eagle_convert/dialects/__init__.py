@@ -1,1 +1,101 @@
-"""placeholder docstring, to be written by the module."""
+"""Layouts of EAGLE drafts in the wild: exactly one is told by evidence, then read into one DraftSpec.
+
+Evidence is tensor names and shapes first, the config second, the model's name never. ``DIALECTS`` holds every layout;
+lists of choices elsewhere are derived from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from eagle_convert.errors import DialectError
+from eagle_convert.findings import finding
+
+from . import compact, eagle1, eagle3, legacy_vllm, not_draft, vllm_eagle3
+from ._base import MANIFEST, Dialect, Evidence, Facts, Reading
+from ._names import nearest
+from ._tensors import manifest_algorithm
+
+if TYPE_CHECKING:
+    from eagle_convert.source import Source
+    from eagle_convert.tensors import TensorIndex
+    from eagle_runtime.views import DraftView
+
+__all__ = ["DIALECTS", "Dialect", "Evidence", "Reading", "draft_view", "read"]
+
+DIALECTS: tuple[Dialect, ...] = (
+    compact.DIALECT, eagle1.DIALECT, legacy_vllm.DIALECT, eagle3.DIALECT, vllm_eagle3.DIALECT,
+    not_draft.MODEL, not_draft.TABLE, not_draft.ADAPTER)
+
+_PREFIX = "module."  # what data-parallel wrappers put before every key
+_KNOWN = tuple(sorted({*eagle1.NAMES.table(1), *eagle3.NAMES.table(1), *vllm_eagle3.NAMES.table(1)}))
+
+
+def read(index: TensorIndex, source: Source, **hints: Any) -> Reading:
+    """Tell the layout and read it.
+
+    Args:
+        index: the weight files' header index; of data only vocabulary tables are read.
+        source: the opened source.
+        hints: ``target_hidden_size`` (int), where a target is given.
+
+    Raises:
+        DialectError: no layout or more than one fits (the evidence for each is shown); a tensor is unknown, missing or
+            of another shape.
+        ConfigError: the config is absent, of wrong types, or contradicts itself.
+        BrokenFileError: a vocabulary table is none.
+    """
+    facts = _facts(index, source, hints)
+    found = [dialect.detect(facts) for dialect in DIALECTS]
+    matches = [(dialect, proof) for dialect, proof in zip(DIALECTS, found, strict=True) if proof.matched]
+    if len(matches) != 1:
+        raise _undecided(facts, [proof.dialect for _, proof in matches], found)
+    dialect, proof = matches[0]
+    reading = dialect.read(facts)
+    said = (finding("EC103", "every tensor name", prefix=facts.prefix),) if facts.prefix else ()
+    return replace(reading, evidence=(proof, *(other for other in found if other is not proof)),
+                   findings=(*said, *reading.findings))
+
+
+def draft_view(reading: Reading, index: TensorIndex) -> DraftView:
+    """The draft as the runtime takes it: spec, and canonical name -> callable that loads a tensor. Imports torch."""
+    import torch
+
+    from eagle_runtime.views import DraftView
+
+    def load(name: str) -> torch.Tensor:
+        if name in reading.created:
+            return torch.from_numpy(reading.created[name][0].copy())
+        tensor = index.torch(reading.names[name])
+        if name in reading.gather:
+            tensor = tensor[torch.from_numpy(reading.gather[name])].contiguous()
+        return tensor
+
+    names = {*reading.names, *reading.created}
+    return DraftView(reading.draft(), {name: partial(load, name) for name in sorted(names)})
+
+
+def _facts(index: TensorIndex, source: Source, hints: Mapping[str, Any]) -> Facts:
+    names = list(index)
+    prefix = _PREFIX if names and all(name.startswith(_PREFIX) for name in names) else ""
+    bare = {name[len(prefix):]: index[name] for name in sorted(names)}
+    manifest = manifest_algorithm(source.read_bytes(MANIFEST)) if MANIFEST in source.files else None
+    return Facts(index, prefix, {name: tuple(info.shape) for name, info in bare.items()},
+                 {name: info.dtype for name, info in bare.items()}, source.config, source.config_file or "config.json",
+                 tuple(source.files), manifest, hints)
+
+
+def _undecided(facts: Facts, matched: list[str], found: list[Evidence]) -> DialectError:
+    shown = found if not matched else [proof for proof in found if proof.matched]
+    lines = [f"{proof.dialect}: " + "; ".join(fact for fact in proof.facts if matched or fact.startswith("no:"))
+             for proof in shown]
+    strangers = [(name, nearest(name, _KNOWN)) for name in facts.shapes if name not in _KNOWN]
+    lines += [f"tensor {facts.source_name(name)}, nearest known name {near}" for name, near in strangers[:8] if near]
+    if matched:
+        return DialectError(f"the file reads as more than one layout: {', '.join(matched)}", where="\n".join(lines),
+                            how="remove the tensors that are not the draft's")
+    return DialectError("no layout of an EAGLE draft fits the file", where="\n".join(lines) or "there is no tensor",
+                        how="give the folder of the draft; where a tool renamed tensors, name them as that layout does")

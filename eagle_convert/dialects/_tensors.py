@@ -1,0 +1,159 @@
+"""The part of reading that all layouts of one family share: names in, a checked DraftSpec out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from eagle_convert.errors import DialectError
+from eagle_convert.findings import Finding, finding
+from eagle_convert.manifest import decode
+from eagle_convert.vocab import Vocabulary, check_d2t
+from eagle_runtime.config import Algorithm
+
+from ._base import MANIFEST, Facts
+from ._fields import Fields
+from ._names import INV_FREQ, Names, complain
+from ._spec import Builder, check_ranks, required
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Source names brought to canonical ones.
+
+    Attributes:
+        names: canonical -> source (as in the file).
+        shapes: canonical -> shape.
+        unused: source -> reason.
+        layers: number of decoder layers.
+    """
+
+    names: dict[str, str]
+    shapes: dict[str, tuple[int, ...]]
+    unused: dict[str, str]
+    layers: int
+
+
+def map_names(facts: Facts, title: str, names: Names, *, strip: tuple[str, ...] = (), has_fc: bool = True,
+              optional: Iterable[str] = ()) -> Mapped:
+    """Map every tensor, or raise DialectError that names the unknown ones (with the nearest known) and the missing.
+
+    ``strip`` are prefixes that some or all names of the layout carry, longest first (``model.``). ``optional`` are
+    canonical names that this layout may lack although most drafts have them.
+    """
+    bare = {name: _strip(name, strip) for name in facts.shapes}
+    layers = names.count(bare.values())
+    table = names.table(layers)
+    out = Mapped({}, {}, {}, layers)
+    unknown = []
+    for name, short in bare.items():
+        source = facts.source_name(name)
+        if INV_FREQ.search(short):
+            out.unused[source] = "a buffer that every loader computes from the rope base"
+        elif short not in table:
+            unknown.append(source)
+        elif table[short] in out.names:
+            raise DialectError("two tensors claim the same place", where=f"{out.names[table[short]]} and {source}",
+                               how="remove the one that is not the draft's")
+        else:
+            out.names[table[short]], out.shapes[table[short]] = source, facts.shapes[name]
+    algorithm: Algorithm = "eagle3" if names.algorithm == "eagle3" else "eagle"
+    inverse = {canonical: source for source, canonical in table.items()}
+    wanted = required(algorithm, max(layers, 1), has_fc=has_fc) - set(optional)
+    missing = [inverse.get(name, name) for name in wanted - out.names.keys()]
+    if unknown or missing:
+        raise complain(title, unknown, missing, (facts.source_name(known) for known in table))
+    check_ranks(out.shapes, out.names)
+    return out
+
+
+def read_vocabulary(facts: Facts, builder: Builder, mapped: Mapped, vocab: int, draft_vocab: int, *,
+                    stored: Literal["offsets", "ids"] = "offsets") -> tuple[Vocabulary | None, list[Finding]]:
+    """The checked table of a file, and what to say about it. ``t2d`` and an identity table go to ``mapped.unused``."""
+    where = mapped.names.get("d2t", "d2t")
+    if "d2t" not in mapped.names:
+        if draft_vocab != vocab:
+            raise no_table(mapped.names.get("lm_head.weight", "lm_head.weight"), draft_vocab, vocab)
+        _drop(mapped, "t2d", "the draft vocabulary is the whole vocabulary")
+        return None, []
+    t2d = facts.array(_bare(facts, mapped.names["t2d"])) if "t2d" in mapped.names else None
+    rows = mapped.shapes["lm_head.weight"][0] if "lm_head.weight" in mapped.shapes else None
+    found = check_d2t(facts.array(_bare(facts, mapped.names["d2t"])), vocab, t2d=t2d, rows=rows, where=where,
+                      stored=stored)
+    _drop(mapped, "t2d", "derivable from d2t")
+    if found.identity:
+        _drop(mapped, "d2t", "identity: the draft vocabulary is the whole vocabulary")
+        return None, [finding("EC501", where, size=vocab)]
+    if len(found.ids) == vocab:
+        raise DialectError("the draft vocabulary is the whole vocabulary in another order",
+                           where=f"{where}: first difference at draft id {int(np.flatnonzero(found.offsets)[0])}",
+                           how="no engine has this; reorder the rows of lm_head.weight by d2t and remove d2t")
+    return found, vocabulary_findings(found, where)
+
+
+def vocabulary_findings(found: Vocabulary, where: str) -> list[Finding]:
+    """What ``inspect`` says of a reduced vocabulary."""
+    out = [finding("EC502", where, summary=found.describe())]
+    if not found.ascending:
+        out.append(finding("EC503", where))
+    if found.evenly is not None:
+        out.append(finding("EC504", where, step=found.evenly, last=int(found.ids[-1])))
+    return out
+
+
+def check_algorithm(facts: Facts, fields: Fields, algorithm: Algorithm, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """The algorithm is the tensors'. Raises DialectError where config or manifest claim the other one."""
+    claims: list[tuple[str, str, Any]] = []
+    for key in ("architectures", "model_type", "speculators_model_type", "method", "algorithm"):
+        for path, block in fields.blocks:
+            value = block.get(key)
+            text = " ".join(map(str, value)) if isinstance(value, list) else value
+            if isinstance(text, str) and "eagle" in text.lower():
+                claims.append((f"{fields.file}: {path}{key}", "eagle3" if "eagle3" in text.lower() else "eagle", value))
+    if facts.manifest is not None:
+        claims.append((f"{MANIFEST}: algorithm", facts.manifest, facts.manifest))
+    for where, claimed, value in claims:
+        if claimed != algorithm:
+            found = ", ".join(f"{name} {list(shape)}" for name, shape in sorted(shapes.items())
+                              if name == "fc.weight" or name.endswith("0.self_attn.q_proj.weight")
+                              or name == "midlayer.self_attn.q_proj.weight")
+            raise DialectError(
+                f"the tensors are an {_TITLE[algorithm]} head, the claim is {_TITLE.get(claimed, claimed)}",
+                where=f"{where} = {value!r}; {found}: EAGLE-1/2 has an fc of two and an attention of one hidden "
+                      "width, EAGLE-3 an fc of three and an attention of two",
+                how="correct the claim: run under the wrong method the draft accepts nothing and raises nothing")
+
+
+def manifest_algorithm(data: bytes) -> str:
+    """The algorithm that our manifest states."""
+    return decode(data).algorithm
+
+
+_TITLE = {"eagle": "EAGLE-1/2", "eagle3": "EAGLE-3"}
+
+
+def no_table(head: str, draft_vocab: int, vocab: int) -> DialectError:
+    """The error for a reduced head without its table. Never a default: the first ids are right for no head."""
+    return DialectError("the draft's vocabulary is reduced and its table is missing",
+                        where=f"{head} has {draft_vocab} rows, the vocabulary {vocab}; no d2t in the file, no "
+                              "eagle_meta.pt beside it",
+                        how="give the ids with --token-map FILE (a .pt or .json list of absolute target ids), or "
+                            "fetch the side file that the trainer wrote")
+
+
+def _strip(name: str, prefixes: tuple[str, ...]) -> str:
+    return next((name[len(prefix):] for prefix in prefixes if name.startswith(prefix)), name)
+
+
+def _drop(mapped: Mapped, name: str, reason: str) -> None:
+    if name in mapped.names:
+        mapped.unused[mapped.names.pop(name)] = reason
+        mapped.shapes.pop(name)
+
+
+def _bare(facts: Facts, source: str) -> str:
+    return source[len(facts.prefix):]
+
