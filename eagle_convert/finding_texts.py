@@ -46,7 +46,7 @@ _CONFIG = (
     Entry(
         "EC201", "warn", "config against tensors",
         message="the config says {key} = {stated}, the tensors say {value}; the tensors are believed",
-        fix="",
+        fix="nothing to do, unless the tensors are another draft's",
         meaning="Configs are copied from targets; the compact config states what the tensors say."),
     Entry(
         "EC202", "info", "size taken from tensors",
@@ -61,7 +61,7 @@ _CONFIG = (
     Entry(
         "EC204", "warn", "bias key against tensors",
         message="the key {key} says {stated}, the file has {tensors}; the tensors are believed",
-        fix="",
+        fix="nothing to do: the compact config states the tensors' truth",
         meaning=(
             "`bias` absent means true to the official loader, and other engines take it for attention biases. "
             "Biases are read from the tensors; the compact config says them in keys that each engine understands "
@@ -300,7 +300,7 @@ _VOCABULARY = (
     Entry(
         "EC503", "warn", "draft vocabulary out of order",
         message="the target ids do not increase: t2d alone could not rebuild the table",
-        fix="",
+        fix="nothing to do, unless the file's t2d is all that a tool has",
         meaning="Trainers sort the ids; tools that rebuild d2t from t2d would get another table."),
     Entry(
         "EC504", "warn", "vocabulary table looks unfilled",

@@ -15,8 +15,8 @@ def detect(facts: Facts) -> Evidence:
     return evidence(
         "vllm-eagle3",
         (facts.has("layers.0.hidden_norm.weight"), "layers.0 has a hidden_norm"),
-        (not facts.contains("mask_hidden", "medusa_layers", "parallel_draft_heads", "midlayer."),
-         "no midlayer, no mask_hidden, no parallel heads"),
+        (not facts.contains("mask_hidden", "medusa_layers", "parallel_draft_heads"),
+         "no mask_hidden, no parallel heads"),
         (not ours(facts), "no eagle_convert.json beside it"))
 
 

@@ -61,7 +61,7 @@ def tensor_shapes(spec: DraftSpec) -> dict[str, Shape]:
 
 
 def _layer(spec: DraftSpec, i: int) -> dict[str, Shape]:
-    """Tensors of layer ``i`` without the prefix. Layer 0 of an EAGLE-3 head reads [embedding ; state], 2H wide."""
+    """Tensors of decoder layer ``i``, without prefix. Layer 0 of an EAGLE-3 head reads [embedding ; state], 2H wide."""
     h, inner, hd = spec.hidden_size, spec.intermediate_size, spec.head_dim
     q, kv = spec.num_attention_heads * hd, spec.num_key_value_heads * hd
     first3 = spec.algorithm == "eagle3" and i == 0
@@ -141,10 +141,10 @@ def spec_from_compact(config: Mapping[str, Any], shapes: Mapping[str, Shape]) ->
 def _compare(expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> None:
     missing, unknown = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     if missing or unknown:
-        lists = (("missing: ", missing), ("not described: ", unknown))
         raise EagleRuntimeError(
             "the file's tensors are not those its config describes",
-            where="; ".join(text + ", ".join(names) for text, names in lists if names),
+            where="; ".join([*(["missing: " + ", ".join(missing)] if missing else []),
+                             *(["not described: " + ", ".join(unknown)] if unknown else [])]),
             how="a compact folder is written by `eagle-convert convert`; convert the source again")
     for name, shape in expected.items():
         if found[name] != shape:
