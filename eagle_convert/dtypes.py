@@ -32,31 +32,33 @@ class Dtype:
         return bits // 8 if bits % 8 == 0 else None
 
 
+# In the order of the safetensors enum: its writer sorts by it, widest alignment first.
 _ALL = (
     Dtype("BOOL", 8, "|u1", "bool", False),
-    Dtype("U8", 8, "|u1", "uint8", False),
-    Dtype("I8", 8, "|i1", "int8", False),
-    Dtype("U16", 16, "<u2", "uint16", False),
-    Dtype("I16", 16, "<i2", "int16", False),
-    Dtype("U32", 32, "<u4", "uint32", False),
-    Dtype("I32", 32, "<i4", "int32", False),
-    Dtype("U64", 64, "<u8", "uint64", False),
-    Dtype("I64", 64, "<i8", "int64", False),
     Dtype("F4", 4, None, "float4_e2m1fn_x2", True),
     Dtype("F6_E2M3", 6, None, "", True),
     Dtype("F6_E3M2", 6, None, "", True),
-    Dtype("F8_E4M3", 8, "|u1", "float8_e4m3fn", True),
+    Dtype("U8", 8, "|u1", "uint8", False),
+    Dtype("I8", 8, "|i1", "int8", False),
     Dtype("F8_E5M2", 8, "|u1", "float8_e5m2", True),
+    Dtype("F8_E4M3", 8, "|u1", "float8_e4m3fn", True),
     Dtype("F8_E8M0", 8, "|u1", "float8_e8m0fnu", True),
     Dtype("F8_E4M3FNUZ", 8, "|u1", "float8_e4m3fnuz", True),
     Dtype("F8_E5M2FNUZ", 8, "|u1", "float8_e5m2fnuz", True),
+    Dtype("I16", 16, "<i2", "int16", False),
+    Dtype("U16", 16, "<u2", "uint16", False),
     Dtype("F16", 16, "<f2", "float16", True),
     Dtype("BF16", 16, "<u2", "bfloat16", True),
+    Dtype("I32", 32, "<i4", "int32", False),
+    Dtype("U32", 32, "<u4", "uint32", False),
     Dtype("F32", 32, "<f4", "float32", True),
-    Dtype("F64", 64, "<f8", "float64", True),
     Dtype("C64", 64, "<c8", "complex64", False),
+    Dtype("F64", 64, "<f8", "float64", True),
+    Dtype("I64", 64, "<i8", "int64", False),
+    Dtype("U64", 64, "<u8", "uint64", False),
 )
 DTYPES: dict[str, Dtype] = {d.code: d for d in _ALL}
+RANK: dict[str, int] = {d.code: i for i, d in enumerate(_ALL)}
 BY_TORCH_NAME: dict[str, Dtype] = {d.torch: d for d in _ALL if d.torch}
 
 
