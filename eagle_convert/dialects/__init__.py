@@ -18,13 +18,14 @@ from . import compact, eagle1, eagle3, legacy_vllm, not_draft, vllm_eagle3
 from ._base import MANIFEST, Dialect, Evidence, Facts, Reading
 from ._names import nearest
 from ._tensors import manifest_algorithm
+from .side_files import read_meta, read_token_map
 
 if TYPE_CHECKING:
     from eagle_convert.source import Source
     from eagle_convert.tensors import TensorIndex
     from eagle_runtime.views import DraftView
 
-__all__ = ["DIALECTS", "Dialect", "Evidence", "Reading", "draft_view", "read"]
+__all__ = ["DIALECTS", "Dialect", "Evidence", "Reading", "draft_view", "read", "read_token_map"]
 
 DIALECTS: tuple[Dialect, ...] = (
     compact.DIALECT, eagle1.DIALECT, legacy_vllm.DIALECT, eagle3.DIALECT, vllm_eagle3.DIALECT,
@@ -40,7 +41,8 @@ def read(index: TensorIndex, source: Source, **hints: Any) -> Reading:
     Args:
         index: the weight files' header index; of data only vocabulary tables are read.
         source: the opened source.
-        hints: ``target_hidden_size`` (int), where a target is given.
+        hints: ``target_hidden_size`` (int), where a target is given; ``token_map`` (path), a file of absolute ids
+            that takes the place of the source's own table.
 
     Raises:
         DialectError: no layout or more than one fits (the evidence for each is shown); a tensor is unknown, missing or
@@ -85,7 +87,7 @@ def _facts(index: TensorIndex, source: Source, hints: Mapping[str, Any]) -> Fact
     manifest = manifest_algorithm(source.read_bytes(MANIFEST)) if MANIFEST in source.files else None
     return Facts(index, prefix, {name: tuple(info.shape) for name, info in bare.items()},
                  {name: info.dtype for name, info in bare.items()}, source.config, source.config_file or "config.json",
-                 tuple(source.files), manifest, hints)
+                 tuple(source.files), manifest, hints, partial(read_meta, source))
 
 
 def _undecided(facts: Facts, matched: list[str], found: list[Evidence]) -> DialectError:

@@ -14,6 +14,8 @@ from eagle_convert.errors import ConfigError, DialectError
 from eagle_convert.findings import Finding
 from eagle_runtime.config import DraftSpec
 
+from .side_files import SideTable
+
 if TYPE_CHECKING:
     from eagle_convert.tensors import TensorIndex
 
@@ -42,7 +44,8 @@ class Facts:
     Attributes:
         prefix: what every key carried and was taken off (``module.``); all other names here are without it.
         manifest: the algorithm that our manifest states, where there is one.
-        hints: what the caller knows: ``token_map`` (absolute ids), ``target_hidden_size``.
+        hints: what the caller knows: ``token_map`` (a file of absolute ids), ``target_hidden_size``.
+        meta: reads the trainer's ``eagle_meta.pt``, where there is one.
     """
 
     index: TensorIndex
@@ -54,6 +57,7 @@ class Facts:
     files: tuple[str, ...]
     manifest: str | None = None
     hints: Mapping[str, Any] = field(default_factory=dict)
+    meta: Callable[[], SideTable | None] = lambda: None
 
     def source_name(self, name: str) -> str:
         """The name as the file has it."""

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eagle_convert.errors import DialectError
 from eagle_convert.findings import Finding, finding
 from eagle_convert.manifest import decode
-from eagle_convert.vocab import Vocabulary, check_d2t
+from eagle_convert.vocab import Ids, Vocabulary, check_d2t
 from eagle_runtime.config import Algorithm
 
 from ._base import MANIFEST, Facts
 from ._fields import Fields
 from ._names import INV_FREQ, Names, complain
-from ._spec import Builder, check_ranks, required
+from ._spec import check_ranks, required
+from .side_files import SideTable, read_token_map
 
 
-@dataclass(frozen=True)
+@dataclass
 class Mapped:
     """Source names brought to canonical ones.
 
@@ -29,12 +31,14 @@ class Mapped:
         shapes: canonical -> shape.
         unused: source -> reason.
         layers: number of decoder layers.
+        side: a vocabulary table that lies beside the weights and takes the place of a d2t.
     """
 
     names: dict[str, str]
     shapes: dict[str, tuple[int, ...]]
     unused: dict[str, str]
     layers: int
+    side: SideTable | None = None
 
 
 def map_names(facts: Facts, title: str, names: Names, *, strip: tuple[str, ...] = (), has_fc: bool = True,
@@ -67,31 +71,67 @@ def map_names(facts: Facts, title: str, names: Names, *, strip: tuple[str, ...] 
     if unknown or missing:
         raise complain(title, unknown, missing, (facts.source_name(known) for known in table))
     check_ranks(out.shapes, out.names)
+    find_side_table(facts, out)
     return out
 
 
-def read_vocabulary(facts: Facts, builder: Builder, mapped: Mapped, vocab: int, draft_vocab: int, *,
-                    stored: Literal["offsets", "ids"] = "offsets") -> tuple[Vocabulary | None, list[Finding]]:
-    """The checked table of a file, and what to say about it. ``t2d`` and an identity table go to ``mapped.unused``."""
-    where = mapped.names.get("d2t", "d2t")
-    if "d2t" not in mapped.names:
+@dataclass(frozen=True)
+class Table:
+    """The draft vocabulary of a file: None where it is the whole one, what to say, and d2t where it must be made."""
+
+    found: Vocabulary | None
+    findings: tuple[Finding, ...] = ()
+    created: Mapping[str, tuple[NDArray[Any], str]] = field(default_factory=dict)
+
+    @property
+    def offsets(self) -> Ids | None:
+        return None if self.found is None else self.found.offsets
+
+
+def find_side_table(facts: Facts, mapped: Mapped) -> None:
+    """Take the table given with ``--token-map``, or, where the file has none, that of ``eagle_meta.pt``.
+
+    Its length then stands in ``mapped.shapes["d2t"]`` as a tensor's would.
+    """
+    given = facts.hints.get("token_map")
+    if given is not None:
+        _drop(mapped, "d2t", "replaced by --token-map")
+        _drop(mapped, "t2d", "replaced by --token-map")
+        mapped.side = read_token_map(given)
+    elif "d2t" not in mapped.names:
+        mapped.side = facts.meta()
+    if mapped.side is not None:
+        mapped.shapes["d2t"] = (len(mapped.side.ids),)
+
+
+def read_vocabulary(facts: Facts, algorithm: Algorithm, mapped: Mapped, vocab: int, draft_vocab: int, *,
+                    stored: Literal["offsets", "ids"] = "offsets") -> Table:
+    """The checked table of a file. ``t2d`` and an identity table go to ``mapped.unused``."""
+    if "d2t" not in mapped.shapes:
         if draft_vocab != vocab:
             raise no_table(mapped.names.get("lm_head.weight", "lm_head.weight"), draft_vocab, vocab)
         _drop(mapped, "t2d", "the draft vocabulary is the whole vocabulary")
-        return None, []
+        return Table(None)
     t2d = facts.array(_bare(facts, mapped.names["t2d"])) if "t2d" in mapped.names else None
     rows = mapped.shapes["lm_head.weight"][0] if "lm_head.weight" in mapped.shapes else None
-    found = check_d2t(facts.array(_bare(facts, mapped.names["d2t"])), vocab, t2d=t2d, rows=rows, where=where,
-                      stored=stored)
+    if mapped.side is not None:
+        values, where, stored = mapped.side.ids, mapped.side.where, "ids"
+    else:
+        values, where = facts.array(_bare(facts, mapped.names["d2t"])), mapped.names["d2t"]
+    found = check_d2t(values, vocab, t2d=t2d, rows=rows, where=where, stored=stored)
     _drop(mapped, "t2d", "derivable from d2t")
     if found.identity:
-        _drop(mapped, "d2t", "identity: the draft vocabulary is the whole vocabulary")
-        return None, [finding("EC501", where, size=vocab)]
+        mapped.shapes.pop("d2t")
+        if "d2t" in mapped.names:
+            mapped.unused[mapped.names.pop("d2t")] = "identity: the draft vocabulary is the whole vocabulary"
+        return Table(None, (finding("EC501", where, size=vocab),))
     if len(found.ids) == vocab:
         raise DialectError("the draft vocabulary is the whole vocabulary in another order",
                            where=f"{where}: first difference at draft id {int(np.flatnonzero(found.offsets)[0])}",
                            how="no engine has this; reorder the rows of lm_head.weight by d2t and remove d2t")
-    return found, vocabulary_findings(found, where)
+    copied = stored == "offsets" and values.dtype == np.int64
+    return Table(found, tuple(vocabulary_findings(found, where)),
+                 {} if copied else {"d2t": (found.offsets, where)})
 
 
 def vocabulary_findings(found: Vocabulary, where: str) -> list[Finding]:

@@ -99,10 +99,10 @@ def read_head(facts: Facts, fields: Fields, dialect: Dialect, names: Names, *, s
                                how="nothing is filled in: fetch the complete file, or correct the flag")
     shapes = mapped.shapes
     check_algorithm(facts, fields, "eagle", shapes)
-    head, table = shapes.get("lm_head.weight"), shapes.get("d2t")
-    if head and table and head[0] != table[0]:
+    head, reduced = shapes.get("lm_head.weight"), shapes.get("d2t")
+    if head and reduced and head[0] != reduced[0]:
         builder.full_head = head[0]
-        shapes["lm_head.weight"] = (table[0], *head[1:])  # what is left once the table has picked its rows
+        shapes["lm_head.weight"] = (reduced[0], *head[1:])  # what is left once the table has picked its rows
     recycled = fields.flag("norm_output")  # engines that apply a final norm to such a head also feed it back
     spec = builder.build(
         "embed_tokens.weight" in shapes, head is not None, target_hidden_size=shapes["fc.weight"][0],
@@ -111,17 +111,16 @@ def read_head(facts: Facts, fields: Fields, dialect: Dialect, names: Names, *, s
     if builder.full_head and builder.full_head != spec.vocab_size:
         raise DialectError("head and vocabulary table do not fit each other",
                            where=f"{mapped.names['lm_head.weight']} has {builder.full_head} rows, "
-                                 f"{mapped.names['d2t']} {spec.draft_vocab_size} ids, the vocabulary {spec.vocab_size}",
+                                 f"the table {spec.draft_vocab_size} ids, the vocabulary {spec.vocab_size}",
                            how="the head must have a row for every id of the table, or of the whole vocabulary")
-    found, said = read_vocabulary(facts, builder, mapped, spec.vocab_size, spec.draft_vocab_size, stored=stored)
+    table = read_vocabulary(facts, "eagle", mapped, spec.vocab_size, spec.draft_vocab_size, stored=stored)
     check_shapes(spec, shapes, mapped.names)
     builder.leftovers()
     return Reading(
         dialect.name, dialect.title, "draft", spec=spec, names=mapped.names, unused=mapped.unused,
-        config=fields.flat(), findings=(*builder.findings, *said), claims=claims, runnable=True, convertible=True,
-        d2t=None if found is None else found.offsets,
-        created={"d2t": (found.offsets, mapped.names["d2t"])} if found and stored == "ids" else {},
-        gather={"lm_head.weight": found.ids} if found and builder.full_head else {})
+        config=fields.flat(), findings=(*builder.findings, *table.findings), claims=claims, runnable=True,
+        convertible=True, d2t=table.offsets, created=table.created,
+        gather={"lm_head.weight": table.found.ids} if table.found and builder.full_head else {})
 
 
 NORM_TENSORS = {"input_norm": "layers.0.input_layernorm.weight", "output_norm": "norm.weight",

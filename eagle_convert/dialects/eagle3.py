@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from eagle_convert.errors import ConfigError, DialectError
 from eagle_convert.findings import finding
 
+from ._aux import KEY as AUX_KEY
 from ._aux import read_aux
 from ._base import Dialect, Evidence, Facts, Reading, evidence
 from ._fields import Fields, nested
@@ -46,22 +47,23 @@ def taps_of(fields: Fields, hidden: int, columns: int, hint: int | None) -> tupl
     """
     target = fields.integer("target_hidden_size")
     declared = fields.integer("num_aux_hidden_states")
-    for _, ids in fields.seen("eagle_aux_hidden_state_layer_ids"):
-        if isinstance(ids, list):
-            declared = declared or len(ids)
-    target = target or (columns // declared if declared and columns % declared == 0 else None)
+    for _, ids in fields.seen(AUX_KEY):
+        declared = declared or (len(ids) if isinstance(ids, list) else None)
+    whole = columns % hidden == 0
+    if target is None and declared and columns % declared == 0 and (columns // declared == hidden or not whole):
+        target = columns // declared
+    elif target is None and hint and columns % hint == 0:
+        target = hint
+    elif target is None and not declared and (columns == 3 * hidden or (columns % 3 == 0 and not whole)):
+        target = columns // 3
     if target is None:
-        if hint and columns % hint == 0:
-            target = hint
-        elif columns == 3 * hidden or (columns % hidden and columns % 3 == 0):
-            target = columns // 3
-        else:
-            raise ConfigError("the number of states that fc reads is not decided",
-                              where=f"fc.weight [{hidden}, {columns}]: {columns} columns are "
-                                    + (f"{columns // hidden} states of width {hidden}" if columns % hidden == 0
-                                       else "no multiple of three") + (f" or 3 of width {columns // 3}"
-                                                                       if columns % 3 == 0 else ""),
-                              how=f"add target_hidden_size to {fields.file}, or give --target")
+        readings = [f"{columns // hidden} states of width {hidden}"] if whole else []
+        readings += [f"{n} of width {columns // n}" for n in (declared or 3,) if columns % n == 0]
+        raise ConfigError("the number of states that fc reads is not decided",
+                          where=f"fc.weight [{hidden}, {columns}]: {columns} columns are "
+                                + (" or ".join(readings) or f"neither a multiple of {hidden} nor of three")
+                                + (f"; {fields.file} declares {declared} states" if declared else ""),
+                          how=f"add target_hidden_size to {fields.file}, or give --target")
     if columns % target or (declared and declared != columns // target):
         raise ConfigError("fc, target_hidden_size and the number of auxiliary states contradict each other",
                           where=f"fc.weight [{hidden}, {columns}], {fields.file}: target_hidden_size {target}, "
@@ -127,7 +129,7 @@ def read_head(facts: Facts, fields: Fields, dialect: Dialect, names: Names, *, s
         raise DialectError("the head of the reduced vocabulary is missing",
                            where=f"missing tensor lm_head.weight, expected [{spec.draft_vocab_size}, {hidden}]",
                            how="fetch the complete file; an EAGLE-3 head has its own lm_head")
-    found, more = read_vocabulary(facts, builder, mapped, spec.vocab_size, spec.draft_vocab_size)
+    table = read_vocabulary(facts, "eagle3", mapped, spec.vocab_size, spec.draft_vocab_size)
     check_shapes(spec, shapes, mapped.names)
     if spec.norm_output:
         builder.findings.append(finding("EC212", builder.where("norm_output")))
@@ -141,8 +143,8 @@ def read_head(facts: Facts, fields: Fields, dialect: Dialect, names: Names, *, s
                                      f"{target}", how="fetch the complete file")
     builder.leftovers()
     return Reading(dialect.name, dialect.title, "draft", spec=spec, names=mapped.names, unused=mapped.unused,
-                   config=fields.flat(), findings=(*builder.findings, *more), runnable=not spec.parallel,
-                   convertible=True, d2t=None if found is None else found.offsets)
+                   config=fields.flat(), findings=(*builder.findings, *table.findings), runnable=not spec.parallel,
+                   convertible=True, d2t=table.offsets, created=table.created)
 
 
 DIALECT = Dialect("official-eagle3", "an EAGLE-3 head in the official layout (SafeAILab/EAGLE)", detect, read)
