@@ -6,7 +6,6 @@ dump. Hub ids are opened by ``hub_source.py``, imported only for them.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import re
@@ -129,6 +128,8 @@ def _open_hub(ref: str, revision: str | None, hub: HubOptions, role: Role) -> So
 
 def _not_found(ref: str, path: Path) -> SourceError:
     """Name the first part of the path that is missing, and what lies beside it."""
+    import difflib
+
     missing = path
     while not missing.parent.exists() and missing.parent != missing:
         missing = missing.parent

@@ -17,7 +17,6 @@ import numpy as np
 
 from .dtypes import DTYPES, Array, widen
 from .errors import BrokenFileError, SourceError
-from .pickle_bin import read_bin
 from .ranges import LocalFile, RangeReader
 from .safetensors_header import read_header
 
@@ -221,6 +220,8 @@ class TensorIndex(Mapping[str, TensorInfo]):
                 info = TensorInfo(name, entry.dtype, entry.shape, entry.end - entry.start, file)
                 self._add(_Stored(info, reader, entry.start, None))
             return
+        from .pickle_bin import read_bin  # its parsers take longer to import than a header to read
+
         bin_file = read_bin(reader)
         self.skipped[file] = bin_file.skipped
         for name, t in bin_file.tensors.items():
