@@ -4,7 +4,7 @@ The standard unpickler imports and calls what the file names. This one never imp
 name on the stack, and the few reductions that a state dict needs are data to it. Whatever else the file wants to
 import is collected and refused at the end, all names at once. ``pickletools`` only decodes the opcode stream.
 
-Reductions understood: ``torch/_utils.py`` ``_rebuild_tensor_v2``, ``_rebuild_tensor_v3``, ``_rebuild_parameter``;
+Reductions understood: ``torch/_utils.py`` ``_rebuild_tensor`` (also ``_v2``, ``_v3``), ``_rebuild_parameter``;
 ``collections.OrderedDict``; storages by ``torch/serialization.py`` persistent ids.
 """
 
@@ -21,7 +21,7 @@ _STORAGES = {"FloatStorage": "F32", "DoubleStorage": "F64", "HalfStorage": "F16"
              "LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8",
              "ByteStorage": "U8", "BoolStorage": "BOOL", "ComplexFloatStorage": "C64", "UntypedStorage": "U8"}
 _STORAGE_MODULES = ("torch", "torch.cuda", "torch.storage")
-_REBUILD = {"_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_parameter"}
+_REBUILD = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_parameter"}
 
 
 @dataclass(frozen=True)
