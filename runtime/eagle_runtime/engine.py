@@ -26,6 +26,7 @@ from .guard import Syncs
 from .kv_cache import KVCache
 from .pipeline import Pipeline, Ticket, Timings
 from .prefill import prefill
+from .records import Generation, Step, truncated
 from .runners import Runner, make_runner
 from .step import Stages, reach
 from .target import Target, check_finite, short
@@ -42,36 +43,28 @@ class Tokenizer(Protocol):
 
 
 @dataclass(frozen=True)
-class Step:
-    """One verification.
+class EngineStep(Step):
+    """A step with its tokens.
+
+    ``matches`` is known for greedy chains: whether each draft equals the target's choice behind the drafts before it,
+    also after the first refusal.
 
     Attributes:
-        proposed: drafts verified (K for a chain, N - 1 for a tree).
-        accepted: drafts that held.
-        emitted: accepted + 1, the bonus.
-        matches: for greedy chains, whether each draft equals the target's choice behind the drafts before it, also
-            after the first refusal; None otherwise.
-        truncated: the step enters no ratio: it reached for tokens beyond ``max_new_tokens``, or its root or an accepted
-            draft is a stop token.
         tokens: the root and the accepted drafts; put end to end they are the output.
     """
 
-    proposed: int
-    accepted: int
-    emitted: int
-    matches: tuple[bool, ...] | None
-    truncated: bool
     tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Generation:
-    """What became of one prompt. ``output_ids`` are the tokens of every step; they may reach beyond the limits that
-    ended the run, by what the last step accepted. ``text_ids`` are cut there."""
+class Output(Generation):
+    """A prompt's run.
 
-    prompt_ids: list[int]
-    output_ids: list[int]
-    steps: list[Step]
+    Attributes:
+        text_ids: ``output_ids`` cut at ``max_new_tokens`` and behind the first stop token; the run itself may reach
+            beyond both by what its last step accepted.
+    """
+
     text_ids: list[int]
 
 
@@ -83,7 +76,7 @@ class _Work:
     prompt: list[int]
     generator: torch.Generator | None
     output: list[int] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[EngineStep] = field(default_factory=list)
     under_way: int = 0
     done: bool = False
 
@@ -142,7 +135,7 @@ class SpeculativeEngine:
 
     def generate(self, prompts: Sequence[str | Sequence[int]], max_new_tokens: int = 64,
                  stop_ids: Sequence[int] | None = None,
-                 on_step: Callable[[int, Step], None] | None = None) -> list[Generation]:
+                 on_step: Callable[[int, EngineStep], None] | None = None) -> list[Output]:
         """Continue every prompt.
 
         Args:
@@ -152,7 +145,7 @@ class SpeculativeEngine:
             on_step: called with the prompt's number and each step as it becomes known.
 
         Returns:
-            one :class:`Generation` a prompt, in the prompts' order.
+            one :class:`Output` a prompt, in the prompts' order.
         """
         works: dict[int, _Work] = {}
         for work, step in self._run([self._ids(p) for p in prompts], max_new_tokens, self._stops(stop_ids)):
@@ -160,16 +153,16 @@ class SpeculativeEngine:
             if on_step is not None:
                 on_step(work.number, step)
         stops = self._stops(stop_ids)
-        return [Generation(w.prompt, w.output, w.steps, _cut(w.output, max_new_tokens, stops))
+        return [Output(w.prompt, w.output, list(w.steps), _cut(w.output, max_new_tokens, stops))
                 for _, w in sorted(works.items())]
 
     def steps(self, prompt: str | Sequence[int], max_new_tokens: int = 64,
-              stop_ids: Sequence[int] | None = None) -> Iterator[Step]:
+              stop_ids: Sequence[int] | None = None) -> Iterator[EngineStep]:
         """The steps of one prompt as they happen; ``step.tokens`` are its tokens."""
         for _, step in self._run([self._ids(prompt)], max_new_tokens, self._stops(stop_ids)):
             yield step
 
-    def _run(self, prompts: list[list[int]], max_new: int, stops: frozenset[int]) -> Iterator[tuple[_Work, Step]]:
+    def _run(self, prompts: list[list[int]], max_new: int, stops: frozenset[int]) -> Iterator[tuple[_Work, EngineStep]]:
         self._check(prompts, max_new)
         if self._busy:
             raise EagleRuntimeError("this engine is already generating", where="SpeculativeEngine",
@@ -263,17 +256,17 @@ class SpeculativeEngine:
             call()
         self._syncs += syncs.found
 
-    def _book(self, work: _Work, row: list[int], max_new: int, stops: frozenset[int]) -> Step:
+    def _book(self, work: _Work, row: list[int], max_new: int, stops: frozenset[int]) -> EngineStep:
         root, accepted, bad_target, bad_draft = row[:4]
         behind, agrees = row[4:4 + self._width], row[4 + self._width:]
         if bad_target or (bad_draft and "overflow" not in self._faults):
             self._not_finite(work, bool(bad_target))
         tokens = (root, *behind[:accepted])
         start = len(work.output)
-        truncated = start + self.shape.deepest + 1 >= max_new or not stops.isdisjoint(tokens)
-        matches = tuple(map(bool, agrees[1:])) if self.shape.is_chain and self.sampling.greedy else None
-        step = Step(self._plan.nodes - 1, accepted, accepted + 1, matches, truncated, tokens)
         work.output += tokens
+        matches = list(map(bool, agrees[1:])) if self.shape.is_chain and self.sampling.greedy else None
+        step = EngineStep(self._plan.nodes - 1, accepted, accepted + 1, matches,
+                          truncated(start, accepted, self.shape.deepest, work.output, max_new, stops), tokens)
         work.steps.append(step)
         work.under_way -= 1
         work.done = len(work.output) >= max_new or not stops.isdisjoint(tokens)

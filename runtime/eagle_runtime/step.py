@@ -63,6 +63,7 @@ class Stages:
         bad = _not_finite(x)
         growth = plan.start(self._candidates(x, 0))
         visible = window(b.length, self._columns, plan.scratch + 2)
+        fed = b.tree.tokens[:, :1]
         for i, width in enumerate(plan.passes):
             rows, state = growth.rows(i), draft.recycle(x)
             if rows.source is not None:
@@ -70,7 +71,11 @@ class Stages:
             offset = plan.offset(i)
             slots = b.length.unsqueeze(1) + self._rows[offset:offset + width]
             positions = (b.length + i).unsqueeze(1).expand(lanes, width)
-            x = draft.forward(rows.ids, state, positions, self._draft_cache, slots, spread(rows.table, visible))
+            ids = rows.ids
+            if self._token_shift:
+                ids = fed if rows.source is None else fed.gather(1, rows.source.expand(lanes, width))
+                fed = rows.ids
+            x = draft.forward(ids, state, positions, self._draft_cache, slots, spread(rows.table, visible))
             bad = bad | _not_finite(x)
             growth.add(i, self._candidates(x, i + 1))
         growth.finish(b.tree)
@@ -107,7 +112,7 @@ class Stages:
         behind = torch.cat((tree.tokens.gather(1, out.path)[:, 1:], out.bonus.unsqueeze(1)), 1)
         behind.scatter_(1, out.count.unsqueeze(1), out.bonus.unsqueeze(1))
         b.result.copy_(torch.cat((tree.tokens[:, :1], out.count.unsqueeze(1), b.bad, behind, out.agrees), 1))
-        b.pending_ids.copy_(behind)
+        b.pending_ids.copy_(tree.tokens.gather(1, out.path) if self._token_shift else behind)
         b.pending_states.copy_(b.states.gather(1, out.path.unsqueeze(2).expand(-1, -1, b.states.shape[2])))
         tree.tokens[:, 0].copy_(out.bonus)
         b.count.copy_(out.count * b.active + 1)
