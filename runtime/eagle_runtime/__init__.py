@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 from .config import DraftSpec, EagleRuntimeError, Sampling, TargetSpec, TreeShape
 
 if TYPE_CHECKING:
-    from .engine import Generation, SpeculativeEngine, Step
+    from .engine import SpeculativeEngine
     from .loader import load_draft, load_target
+    from .records import Generation, Step
 
 __all__ = ["DraftSpec", "EagleRuntimeError", "Generation", "Sampling", "SpeculativeEngine", "Step", "TargetSpec",
            "TreeShape", "load_draft", "load_target"]
 
-_HOMES = {"load_target": "loader", "load_draft": "loader", "SpeculativeEngine": "engine", "Generation": "engine",
-          "Step": "engine"}
+_HOMES = {"load_target": "loader", "load_draft": "loader", "SpeculativeEngine": "engine",
+          "Generation": "records", "Step": "records"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ token t + 1). ``length`` counts committed positions, so the root, the last token
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,8 +68,9 @@ class Buffers:
 
     def narrow(self, lanes: int) -> Buffers:
         """The first ``lanes`` lanes."""
-        return Buffers(**{name: part.narrow(lanes) if isinstance(part, Tree) else part[:lanes]
-                          for name, part in self._parts()})
+        parts: dict[str, Any] = {name: part.narrow(lanes) if isinstance(part, Tree) else part[:lanes]
+                                 for name, part in self._parts()}
+        return Buffers(**parts)
 
     def copy_lane(self, src: int, dst: int) -> None:
         """Make lane ``dst`` the same as lane ``src``."""

@@ -44,7 +44,7 @@ def _leak(what: str, where: str) -> LeakError:
     return LeakError(what, where=where, how="keep the decision in tensors of fixed shape, and write into the buffers")
 
 
-class Syncs(TorchDispatchMode):
+class Syncs(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Collects the synchronising operations that run under it.
 
     Attributes:
@@ -52,7 +52,7 @@ class Syncs(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (),
@@ -65,7 +65,7 @@ class Syncs(TorchDispatchMode):
         self.found.append(name)
 
 
-class _Refuse(Syncs):
+class _Refuse(Syncs):  # type: ignore[no-untyped-call]
     def on_sync(self, name: str) -> None:
         raise _leak("a stage makes the host wait for the device", f"operation {name}")
 
@@ -134,11 +134,11 @@ def replay_double(call: Call, buffers: Buffers, *, live: Call, junk: Call, other
             raise _leak("junk in the padding changes a stage's result", f"{name}")
 
 
-class _Tracer(TorchDispatchMode):
+class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Every operation by name, constants, and the shapes of its tensors."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.trace: list[tuple[Any, ...]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (),

@@ -87,7 +87,7 @@ class Pipeline:
 
     def _mark(self, ticket: Ticket) -> None:
         if self.device.type == "cuda":
-            event = torch.cuda.Event(enable_timing=True)
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
             ticket.events.append(event)
         else:

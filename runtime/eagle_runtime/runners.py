@@ -82,7 +82,7 @@ class GraphRunner(Runner):
 
     def wrap(self, key: Hashable, call: Call, addresses: Callable[[], Mapping[str, int]]) -> Call:
         call = self.inner.wrap(key, call, addresses)
-        stream = torch.cuda.Stream(self.device)
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             for _ in range(2):
@@ -149,9 +149,9 @@ class _Operation:
                 old.copy_(new)
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.tape: list[_Operation] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (),
@@ -166,7 +166,7 @@ def storage(tensor: Tensor) -> int:
     """The identity of a tensor's memory; layouts without a storage (oneDNN's) by object."""
     if tensor.layout != torch.strided:
         return id(tensor)
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def check_addresses(key: Hashable, before: Mapping[str, int], now: Mapping[str, int]) -> None:

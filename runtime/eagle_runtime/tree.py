@@ -99,8 +99,8 @@ class Grower:
         """The buffers :meth:`finish` writes; whatever never changes is filled in here."""
         n = self.nodes
         seen = torch.eye(n, dtype=torch.bool, device=device).repeat(lanes, 1, 1)
-        return Tree(*(torch.zeros(lanes, n, dtype=torch.int64, device=device) for _ in range(3)), seen,
-                    additive(seen, self.dtype))
+        tokens, parents, depths = (torch.zeros(lanes, n, dtype=torch.int64, device=device) for _ in range(3))
+        return Tree(tokens, parents, depths, seen, additive(seen, self.dtype))
 
     def start(self, candidates: Candidates) -> Growth:
         """Begin with the candidates behind the root."""
