@@ -71,7 +71,8 @@ RULES: dict[str, Rule] = {
                                              "eagle_convert.writer", "eagle_convert.inspection",
                                              "eagle_convert._version"), top=("numpy",)),
     "eagle_convert.parity": Rule(inside=(*READING, "eagle_convert.parity", "eagle_convert.data",
-                                         "eagle_convert.manifest", "eagle_convert._version"),
+                                         "eagle_convert.manifest", "eagle_convert._version",
+                                         "eagle_runtime.choices"),
                                  lazy=("torch", "transformers", "tokenizers", "jinja2")),
     "eagle_convert.parity.engines": Rule(inside=(*READING, "eagle_convert.parity", "eagle_runtime"),
                                          lazy=("torch", "transformers", "vllm")),
@@ -96,6 +97,7 @@ RULES: dict[str, Rule] = {
     "eagle_convert.cli": Rule(inside=ALL, top=("click",)),
     "eagle_runtime": Rule(inside=("eagle_runtime",), top=("torch", "safetensors", "numpy"), lazy=("transformers",)),
     "eagle_runtime.config": Rule(),
+    "eagle_runtime.choices": Rule(),
     "eagle_runtime.compact": Rule(inside=(SPEC,)),
 }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from eagle_convert.errors import BrokenFileError, UsageError
+from eagle_runtime.choices import CHOICES
 from eagle_runtime.config import EagleRuntimeError, Sampling, TreeShape
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -125,14 +126,11 @@ def _parse_tree(text: str) -> TreeShape:
 
 def _choices(name: str) -> list[list[int]]:
     """A static tree: a name from the runtime's list, or a JSON file that holds the list of paths."""
-    from eagle_runtime import tree
-
-    known: Mapping[str, Sequence[Sequence[int]]] = getattr(tree, "CHOICES", {})
-    if name in known:
-        return [list(path) for path in known[name]]
+    if name in CHOICES:
+        return [list(path) for path in CHOICES[name]]
     path = Path(name)
     if not path.is_file():
-        names = f"; named trees: {', '.join(known)}" if known else ""
+        names = f"; named trees: {', '.join(CHOICES)}"
         raise UsageError("--tree-choices names no tree and no file", where=name,
                          how=f"give a JSON file with a list of paths, such as [[0], [1], [0, 0]]{names}")
     try:

@@ -20,13 +20,6 @@ from torch import Tensor
 
 from .config import EagleRuntimeError, TreeShape
 
-#: EAGLE-1's tree of 26 nodes, by the name it has in the official code (``choices.py``).
-CHOICES: dict[str, tuple[tuple[int, ...], ...]] = {"mc_sim_7b_63": (
-    (0,), (1,), (2,), (3,),
-    (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0),
-    (0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0), (0, 1, 1), (0, 2, 0), (0, 2, 1), (1, 0, 0),
-    (0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 2), (0, 0, 0, 0, 0), (0, 0, 0, 0, 1))}
-
 
 @dataclass
 class Tree:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from eagle_runtime.choices import CHOICES
 from eagle_runtime.config import EagleRuntimeError, TreeShape
 from eagle_runtime.tree import (
-    CHOICES,
     Candidates,
     Grower,
     Rows,
