@@ -32,6 +32,8 @@ def check_runnable(spec: DraftSpec) -> None:
         "has_fc": not spec.has_fc and (spec.algorithm == "eagle" or spec.num_aux > 1
                                        or spec.target_hidden_size != spec.hidden_size)
         and "without fc the target's one state must be as wide as the draft",
+        "target_hidden_size": spec.algorithm == "eagle" and spec.target_hidden_size != spec.hidden_size
+        and "an EAGLE-1 draft of its own width cannot take its own state in place of the target's",
         "layer_types": spec.layer_types is not None and len(set(spec.layer_types)) > 1
         and "layers with and without a window",
         "norm_before_fc, fc_norm": spec.norm_before_fc and spec.fc_norm

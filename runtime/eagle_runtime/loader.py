@@ -22,7 +22,8 @@ from .compact import spec_from_compact, tensor_shapes
 from .config import EagleRuntimeError
 from .draft import Draft
 from .faults import STRUCTURAL, apply_faults
-from .target import LlamaTarget, Target, UnsupportedTarget, short, target_spec, target_tensors
+from .target import LlamaTarget, Target, short
+from .target_spec import UnsupportedTarget, target_spec, target_tensors
 from .views import DraftView, Read
 
 log = logging.getLogger("eagle_runtime")

@@ -13,7 +13,8 @@ import transformers
 from eagle_runtime import EagleRuntimeError
 from eagle_runtime.kv_cache import KVCache
 from eagle_runtime.loader import load_target
-from eagle_runtime.target import Target, UnsupportedTarget, check_finite, target_spec
+from eagle_runtime.target import Target, check_finite
+from eagle_runtime.target_spec import UnsupportedTarget, target_spec
 
 SIZES = {"vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
          "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 64, "head_dim": 8,
