@@ -40,6 +40,13 @@ _WHAT_IT_IS = (
         message="every name starts with '{prefix}', which was taken off",
         fix="",
         meaning="A data-parallel wrapper put its name before every key."),
+    Entry(
+        "EC105", "error", "no layout fits",
+        message="{what}",
+        fix="{how}",
+        meaning=(
+            "The headers can be read, but the tensors are those of no layout that we know: something is missing, "
+            "misspelt, of another shape, or there is more than a draft.")),
 )
 
 _CONFIG = (
@@ -397,6 +404,11 @@ _PAIRING = (
             "the number"),
         fix="keep prompts within {own} positions",
         meaning="With dynamic scaling (and others that state no original window) the number is part of the function."),
+    Entry(
+        "EC712", "error", "the given target is none",
+        message="{what}",
+        fix="{how}",
+        meaning="What --target names is no complete model with one embedding table."),
 )
 
 _ENGINES: tuple[Entry, ...] = ()

@@ -36,6 +36,8 @@ READING = (ERRORS, SPEC, "eagle_convert.vocab", "eagle_convert.source", "eagle_c
            "eagle_convert.dtypes", "eagle_convert.findings", "eagle_convert.dialects", "eagle_runtime.compact")
 HUB = (ERRORS, "eagle_convert.source", "eagle_convert.hub_errors", "eagle_convert.hub_client",
        "eagle_convert._version")
+DECIDING = ("eagle_convert.casting", "eagle_convert.tables", "eagle_convert.pairing", "eagle_convert.norms",
+            "eagle_convert.sharing", "eagle_convert.manifest")
 ALL = ("eagle_convert", "eagle_runtime")
 
 # The longest row that fits a module's name holds for it.
@@ -61,14 +63,24 @@ RULES: dict[str, Rule] = {
     "eagle_convert.finding_texts": Rule(),
     "eagle_convert.dialects": Rule(inside=(*READING, "eagle_convert.manifest", "eagle_runtime.views"), top=("numpy",),
                                    lazy=("torch", "gguf")),
-    "eagle_convert.compaction": Rule(inside=READING, top=("numpy",)),
+    # Deciding what a compact folder holds: the target's tables, the norms, the ledger.
+    "eagle_convert.casting": Rule(inside=FILES, top=("numpy",)),
+    "eagle_convert.tables": Rule(inside=(*READING, "eagle_convert.casting"), top=("numpy",)),
+    "eagle_convert.pairing": Rule(inside=(*READING, "eagle_convert.tables")),
+    "eagle_convert.norms": Rule(inside=READING),
+    "eagle_convert.sharing": Rule(inside=(*READING, "eagle_convert.tables", "eagle_convert.pairing",
+                                          "eagle_convert.manifest")),
+    "eagle_convert.compaction": Rule(inside=(*READING, *DECIDING), top=("numpy",)),
+    "eagle_convert.opening": Rule(inside=(*READING, "eagle_convert.pairing", "eagle_convert.manifest")),
+    "eagle_convert.streams": Rule(inside=(*READING, *DECIDING, "eagle_convert.compaction"), top=("numpy",)),
     "eagle_convert.engine_facts": Rule(inside=READING),
     "eagle_convert.transaction": Rule(inside=(ERRORS,)),
     "eagle_convert.writer": Rule(inside=(*FILES, "eagle_convert.safetensors_header", "eagle_convert.transaction")),
-    "eagle_convert.inspection": Rule(inside=(*READING, "eagle_convert.compaction", "eagle_convert.engine_facts"),
-                                     top=("numpy",)),
-    "eagle_convert.conversion": Rule(inside=(*READING, "eagle_convert.compaction", "eagle_convert.engine_facts",
-                                             "eagle_convert.writer", "eagle_convert.inspection",
+    "eagle_convert.inspection": Rule(inside=(*READING, *DECIDING, "eagle_convert.compaction", "eagle_convert.opening",
+                                             "eagle_convert.engine_facts"), top=("numpy",)),
+    "eagle_convert.conversion": Rule(inside=(*READING, *DECIDING, "eagle_convert.compaction", "eagle_convert.opening",
+                                             "eagle_convert.streams", "eagle_convert.engine_facts",
+                                             "eagle_convert.writer", "eagle_convert.transaction",
                                              "eagle_convert._version"), top=("numpy",)),
     "eagle_convert.parity": Rule(inside=(*READING, "eagle_convert.parity", "eagle_convert.data",
                                          "eagle_convert.manifest", "eagle_convert._version",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -67,6 +68,32 @@ class Output:
         """One line that overwrites itself; on a terminal only. An empty text clears it."""
         if not self.quiet and sys.stderr.isatty():
             click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+
+    def findings(self, findings: Sequence[Mapping[str, Any]]) -> None:
+        """Warnings and errors as such, the rest with ``-v``; each with what can be done about it."""
+        for f in findings:
+            fix = f"\n  how: {f['fix']}" if f["fix"] else ""
+            text = f"{f['id']} {f['where']}: {f['message']}{fix}"
+            if f["severity"] == "warn":
+                self.warn(text)
+            elif f["severity"] == "error" and not self.quiet:
+                self._stderr(f"{self.style('finding:', 'error')} {text}")
+            else:
+                self.notice(f"info: {text}")
+
+    def bytes_read(self, what: str) -> Callable[[int], None]:
+        """A progress callback that is told bytes; shows their sum, ten times a second at most."""
+        total, last = 0, 0.0
+
+        def add(n: int) -> None:
+            nonlocal total, last
+            total += n
+            now = time.monotonic()
+            if now - last >= 0.1:
+                last = now
+                self.progress(f"{what}: {human_bytes(total)}")
+
+        return add
 
     def _stderr(self, text: str) -> None:
         if sys.stderr.isatty():
