@@ -28,7 +28,7 @@ def e1(folder: Path, **changed: np.ndarray) -> tuple[Path, dict]:
     return write(folder, settings, values), values
 
 
-# -- C01: a freshly initialised embedding was exported ---------------------------------------------------------------
+# -- C01: a freshly initialised embedding was exported
 
 def test_c01_a_random_embedding_is_shown_and_refused(tmp_path, tgt):
     noise = np.random.default_rng(1).standard_normal((V, H)) * 0.00125
@@ -55,7 +55,7 @@ def test_c01_the_user_decides(tmp_path, tgt):
     kept_bit_equal(ran, tmp_path / "kept", values)
 
 
-# -- C04: the official file has no head -------------------------------------------------------------------------------
+# -- C04: the official file has no head
 
 def test_c04_no_head_is_added(tmp_path, tgt):
     head, values = e1(tmp_path / "head")
@@ -66,7 +66,7 @@ def test_c04_no_head_is_added(tmp_path, tgt):
     assert inspect(tmp_path / "out").document["draft"]["head"] == "absent"
 
 
-# -- C05: the old script copied the target's head into the draft -----------------------------------------------------
+# -- C05: the old script copied the target's head into the draft
 
 def test_c05_two_tables_go_and_45120_parameters_stay(tmp_path, tgt):
     _, target = checkpoint("tgt")
@@ -106,7 +106,7 @@ def test_c05_the_manifest_says_what_the_target_must_hold(tmp_path, tgt):
     assert str(tmp_path) not in text
 
 
-# -- C07: a trained (here: rotated) embedding must stay --------------------------------------------------------------
+# -- C07: a trained (here: rotated) embedding must stay
 
 def test_c07_a_rotated_embedding_is_the_drafts_own(tmp_path, tgt):
     settings, values = checkpoint("e1")
@@ -123,7 +123,7 @@ def test_c07_a_rotated_embedding_is_the_drafts_own(tmp_path, tgt):
     assert inspect(tmp_path / "out", "--target", tgt).document["draft"]["embeddings"] == "own"
 
 
-# -- C11: a training run's folder -------------------------------------------------------------------------------------
+# -- C11: a training run's folder
 
 def test_c11_the_second_registered_model_is_the_targets_head(tmp_path, tgt):
     settings, values = checkpoint("e1", "rand")
@@ -138,7 +138,7 @@ def test_c11_the_second_registered_model_is_the_targets_head(tmp_path, tgt):
     kept_bit_equal(convert(head, tmp_path / "out"), tmp_path / "out", values)
 
 
-# -- C13: a small target: one file, tied ------------------------------------------------------------------------------
+# -- C13: a small target: one file, tied
 
 @pytest.mark.parametrize("stated", [True, None])
 def test_c13_a_tied_target_in_one_file(tmp_path, stated):
@@ -158,7 +158,7 @@ def test_c13_a_tied_target_in_one_file(tmp_path, stated):
     kept_bit_equal(ran, tmp_path / "out", values)
 
 
-# -- C15: the draft's config was copied from a tied target -----------------------------------------------------------
+# -- C15: the draft's config was copied from a tied target
 
 @pytest.mark.parametrize("name", ["e1", "e3"])
 def test_c15_tied_is_corrected_and_said(tmp_path, tgt, name):
@@ -170,7 +170,7 @@ def test_c15_tied_is_corrected_and_said(tmp_path, tgt, name):
     assert ran.findings("EC205")
 
 
-# -- C18: a multimodal target -----------------------------------------------------------------------------------------
+# -- C18: a multimodal target
 
 @pytest.mark.parametrize("prefix", ["language_model.", "model.language_model.", "language_model.model."])
 def test_c18_tables_inside_a_language_model(tmp_path, prefix):
@@ -193,7 +193,7 @@ def test_c18_tables_inside_a_language_model(tmp_path, prefix):
     assert config(tmp_path / "out")["max_position_embeddings"] == 512  # of text_config
 
 
-# -- relations of the two tables that the format's rule 2 tells apart -------------------------------------------------
+# -- relations of the two tables that the format's rule 2 tells apart
 
 def test_equal_after_a_cast_borrows_the_better_table_and_counts(tmp_path):
     """An fp32 target: the fp16 copy in the official file goes, with the number of entries that it had rounded."""

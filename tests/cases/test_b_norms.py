@@ -31,7 +31,7 @@ def tgt(fixtures_dir):
     return fixtures_dir / "plant" / "tgt"
 
 
-# -- C19: norms of ones that an engine added ---------------------------------------------------------------------------
+# -- C19: norms of ones that an engine added
 
 def test_c19_both_of_ones_go_with_a_warning_that_names_both_readings(head, tmp_path, tgt):
     folder, values = head({INPUT: ONES, OUTPUT: ONES})
@@ -63,7 +63,7 @@ def test_c19_the_other_reading_is_one_flag_away_and_reads_the_same_again(head, t
     assert not second.findings("EC401")
 
 
-# -- C21: norms that were trained --------------------------------------------------------------------------------------
+# -- C21: norms that were trained
 
 FOUR = {INPUT: trained(1), OUTPUT: trained(2), "enorm.weight": trained(3), "hnorm.weight": trained(4)}
 FLAGS = {"skip_prenorm": False, "skip_output_norm": False, "add_para_norm": True}
@@ -116,7 +116,7 @@ def test_c21_a_flag_without_its_norm_is_refused(head, tmp_path, tgt):
     assert "skip_output_norm" in error["where"]
 
 
-# -- C23: a norm before fc ---------------------------------------------------------------------------------------------
+# -- C23: a norm before fc
 
 @pytest.mark.parametrize("flag", [True, None])
 def test_c23_the_norms_presence_is_enough(tmp_path, fixtures_dir, flag):
@@ -137,7 +137,7 @@ def test_c23_a_flag_without_the_norm_is_refused(tmp_path):
     assert "input_norm" in str(error)
 
 
-# -- C25: which state is recycled --------------------------------------------------------------------------------------
+# -- C25: which state is recycled
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_c25_the_recycled_state_is_carried(tmp_path, flag):

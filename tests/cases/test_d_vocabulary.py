@@ -41,7 +41,7 @@ def test_c33_a_reduced_head_is_never_written_without_its_mapping(tmp_path, tgt):
 
 
 def test_c34_a_side_file_is_turned_into_offsets(tmp_path, tgt):
-    folder, values = e3(tmp_path / "head", without=("d2t", "t2d"))
+    folder, _values = e3(tmp_path / "head", without=("d2t", "t2d"))
     meta = io.BytesIO()
     torch.save({"selected_token_ids": torch.from_numpy(plant.SUBSET.copy())}, meta)
     (folder / "eagle_meta.pt").write_bytes(meta.getvalue())

@@ -16,7 +16,7 @@ def normal(*shape: int, seed: int = 1) -> np.ndarray:
     return (np.random.default_rng(seed).standard_normal(shape) * 0.02).astype(np.float16)
 
 
-# -- C46: a draft narrower than its target ------------------------------------------------------------------------------
+# -- C46: a draft narrower than its target
 
 def narrow(folder, embedding=True):
     base, values = checkpoint("e3", "rand")
@@ -29,7 +29,7 @@ def narrow(folder, embedding=True):
 @pytest.fixture
 def wide_target(tmp_path):
     """96 wide: 3 heads of 32."""
-    base, values = checkpoint("tgt", "rand")
+    base, _values = checkpoint("tgt", "rand")
     settings = base | {"hidden_size": 96, "num_attention_heads": 3}
     return write(tmp_path / "wide", settings, {"model.embed_tokens.weight": normal(V, 96), "lm_head.weight":
                                                normal(V, 96, seed=2), "model.norm.weight": np.ones(96, np.float16)})
@@ -66,7 +66,7 @@ def test_a_draft_of_another_width_is_refused_with_both(tmp_path, wide_target):
     inspect(folder, "--target", wide_target, code=3).finding("EC701")
 
 
-# -- C48: heads wider than hidden / heads ------------------------------------------------------------------------------
+# -- C48: heads wider than hidden / heads
 
 @pytest.mark.parametrize("stated", [{"head_dim": 64}, {}], ids=["stated", "from q_proj"])
 def test_c48_head_dim_comes_from_config_or_tensors(tmp_path, stated):
@@ -81,7 +81,7 @@ def test_c48_head_dim_comes_from_config_or_tensors(tmp_path, stated):
     assert inspect(folder).document["draft"]["head_dim"] == 64
 
 
-# -- C51: the config of the target ---------------------------------------------------------------------------------------
+# -- C51: the config of the target
 
 def test_c51_the_layer_count_is_that_of_the_tensors(tmp_path, fixtures_dir):
     base, values = checkpoint("e3")
@@ -94,7 +94,7 @@ def test_c51_the_layer_count_is_that_of_the_tensors(tmp_path, fixtures_dir):
     assert config(tmp_path / "out")["num_hidden_layers"] == 1
 
 
-# -- C52: more than one layer -------------------------------------------------------------------------------------------
+# -- C52: more than one layer
 
 def two_layers(columns=H):
     base, values = checkpoint("e3", "rand")

@@ -71,7 +71,7 @@ def test_an_overflow_to_infinity_is_an_error(tmp_path, tgt):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_non_finite_weights_are_found_by_inspect_and_refused_by_convert(tmp_path, tgt, bad):
-    base, values = checkpoint("e1", "rand")
+    _base, values = checkpoint("e1", "rand")
     table = values["layers.0.mlp.up_proj.weight"].copy()
     table[3, 5] = bad
     folder, _ = head(tmp_path / "head", **{"layers.0.mlp.up_proj.weight": table})
@@ -96,7 +96,7 @@ def test_tensors_beyond_a_mebibyte_are_scanned_only_when_asked(tmp_path):
 
 def test_c71_an_fp16_head_for_a_bf16_target(tmp_path):
     """The target's table cast to the draft's dtype is the draft's: equal after the cast, borrowed, and counted."""
-    base, values = checkpoint("e1", "rand")
+    _base, values = checkpoint("e1", "rand")
     exact = (values["embed_tokens.weight"].astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
     exact = exact.copy()
     exact[0, 0] = 2.0**-27

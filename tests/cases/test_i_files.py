@@ -20,7 +20,7 @@ def tgt(fixtures_dir):
     return fixtures_dir / "plant" / "tgt"
 
 
-# -- C72: states of a training run --------------------------------------------------------------------------------------
+# -- C72: states of a training run
 
 def test_c72_one_state_works_with_the_config_one_level_up(tmp_path):
     base, values = checkpoint("e1")
@@ -43,7 +43,7 @@ def test_c72_a_parent_of_several_states_asks_which(tmp_path):
     assert "state_2" in str(error)
 
 
-# -- C73: pickles ---------------------------------------------------------------------------------------------------------
+# -- C73: pickles
 
 def pickled(folder, base, payload):
     write(folder, base, {})
@@ -93,7 +93,7 @@ def test_c73_nothing_of_a_hostile_pickle_runs(tmp_path, tgt):
     assert marker.exists()  # the trap itself works
 
 
-# -- C75: an interrupted download -----------------------------------------------------------------------------------------
+# -- C75: an interrupted download
 
 @pytest.mark.parametrize("name", ["e1", "e3"])
 def test_c75_a_missing_shard_is_named(tmp_path, name):
@@ -109,7 +109,7 @@ def test_c75_a_missing_shard_is_named(tmp_path, name):
     assert "incomplete download" in str(error)
 
 
-# -- C78: metadata --------------------------------------------------------------------------------------------------------
+# -- C78: metadata
 
 @pytest.mark.parametrize("name", ["e1", "e3"])
 @pytest.mark.parametrize("metadata", [{}, {"format": "np", "step": "7"}], ids=["none", "another"])
@@ -123,7 +123,7 @@ def test_c78_the_output_carries_exactly_format_pt(tmp_path, name, metadata):
     assert b'"__metadata__":{"format":"pt"}' in header
 
 
-# -- the destination -------------------------------------------------------------------------------------------------------
+# -- the destination
 
 def test_shards_only_on_request(tmp_path, tgt):
     base, values = checkpoint("e1")
@@ -140,7 +140,7 @@ def test_shards_only_on_request(tmp_path, tgt):
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path, tgt):
-    """The same head as .bin and as safetensors, in folders of one name: the same files but for what names the source."""
+    """The same head as .bin and as safetensors, and twice the same: equal files, but for what names the source."""
     base, values = checkpoint("e1")
     for i, file in enumerate(("model.safetensors", "pytorch_model.bin")):
         folder = write(tmp_path / str(i) / "head", base, dict(reversed(values.items())) if i else values, file)

@@ -39,7 +39,7 @@ def test_c81_one_table_explains_each(fixtures_dir):
         assert "fc" in ran.stdout
 
 
-# -- C83: a full model as draft -----------------------------------------------------------------------------------------
+# -- C83: a full model as draft
 
 def test_c83_a_complete_model_is_no_draft(tmp_path, tgt):
     ran = inspect(tgt, code=3)
@@ -66,7 +66,7 @@ def test_c83_a_draft_as_target_of_a_draft(tmp_path, fixtures_dir):
     inspect(head, "--target", head, code=3).finding("EC712")
 
 
-# -- C03: nothing unmapped, nothing unfilled ------------------------------------------------------------------------------
+# -- C03: nothing unmapped, nothing unfilled
 
 def test_c03_a_misspelt_tensor_is_named_with_its_nearest(tmp_path):
     base, values = checkpoint("e3", "rand")
@@ -89,7 +89,7 @@ def test_c03_a_missing_tensor_is_named(tmp_path):
     inspect(folder, code=3).finding("EC105")
 
 
-# -- C86: quantised targets ---------------------------------------------------------------------------------------------
+# -- C86: quantised targets
 
 def test_c86_a_quantisation_block_on_plain_tensors_goes_with_a_note(tmp_path):
     import numpy as np
