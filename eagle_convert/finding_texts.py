@@ -131,6 +131,15 @@ _CONFIG = (
         message="rope scaling of type '{type}' is carried as stated; the bundled runtime does not run it",
         fix="run the draft in an engine that has it",
         meaning="The runtime has linear, dynamic and llama3 scaling."),
+    Entry(
+        "EC215", "warn", "norm before the head",
+        message=(
+            "the norm before the head is read as its name says: the state fed to the next draft step is the one before "
+            "it; nothing in the layout states that"),
+        fix=(
+            "`parity-check --fault recycled-norm` at K >= 2 measures the other reading; set norm_output to true in the "
+            "config if it wins"),
+        meaning="The library that wrote this layout never drafted more than one step, so it does not define it."),
 )
 
 _TABLES = (

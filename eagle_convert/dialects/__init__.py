@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Any
 from eagle_convert.errors import DialectError
 from eagle_convert.findings import finding
 
-from . import compact, eagle1, eagle3, legacy_vllm, not_draft, vllm_eagle3
+from . import (
+    automodel,
+    compact,
+    eagle1,
+    eagle3,
+    legacy_vllm,
+    megatron,
+    mistral,
+    not_draft,
+    peagle,
+    speculators,
+    vllm_eagle3,
+)
 from ._base import MANIFEST, Dialect, Evidence, Facts, Reading
 from ._names import nearest
 from ._tensors import manifest_algorithm
@@ -28,7 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["DIALECTS", "Dialect", "Evidence", "Reading", "draft_view", "read", "read_token_map"]
 
 DIALECTS: tuple[Dialect, ...] = (
-    compact.DIALECT, eagle1.DIALECT, legacy_vllm.DIALECT, eagle3.DIALECT, vllm_eagle3.DIALECT,
+    compact.DIALECT,
+    eagle1.DIALECT, automodel.EAGLE1, legacy_vllm.DIALECT, megatron.EAGLE1, mistral.DIALECT,
+    speculators.LAYERNORMS_DIALECT, speculators.OLD_DIALECT,
+    eagle3.DIALECT, vllm_eagle3.DIALECT, automodel.EAGLE3, megatron.DEEP, speculators.EAGLE3_DIALECT, peagle.DIALECT,
     not_draft.MODEL, not_draft.TABLE, not_draft.ADAPTER)
 
 _PREFIX = "module."  # what data-parallel wrappers put before every key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -143,6 +143,10 @@ class Reading:
     d2t: NDArray[np.int64] | None = None
     created: Mapping[str, tuple[NDArray[Any], str]] = field(default_factory=dict)
     gather: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    def also(self, *findings: Finding, explanation: str = "") -> Reading:
+        """The same with more to say."""
+        return replace(self, findings=(*self.findings, *findings), explanation=explanation or self.explanation)
 
     def draft(self) -> DraftSpec:
         """The spec of a draft that can be converted. Raises DialectError with the explanation otherwise."""

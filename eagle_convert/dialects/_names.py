@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from eagle_convert.errors import DialectError
 from eagle_runtime.compact import layer_prefix
+from eagle_runtime.config import Algorithm
 
 _LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
             "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
@@ -32,6 +33,10 @@ TOPS_EAGLE3: Mapping[str, str] = {name: name for name in (
 
 _SHOWN = 20  # tensors an error names before it counts the rest
 
+# Other spellings of single tensors, wherever they turn up: SGLang's names of the three norms before fc.
+ALIASES: Mapping[str, str] = {f"aux_norm_{name}.weight": f"fc_norm.{i}.weight"
+                              for i, name in enumerate(("low", "mid", "high"))}
+
 # Recognised everywhere, never part of the function.
 INV_FREQ = re.compile(r"(^|\.)rotary_emb\.inv_freq$")
 
@@ -45,27 +50,24 @@ class Names:
         tops: whole names outside the layers, source -> canonical.
         layer: prefix of a decoder layer in the source, ``{}`` for its number (``layers.{}.``, ``midlayer.``).
         parts: names inside a layer, source -> canonical.
-        later: differences of layers 1, 2, ... from ``parts``.
     """
 
-    algorithm: str
+    algorithm: Algorithm
     tops: Mapping[str, str]
     layer: str = "layers.{}."
     parts: Mapping[str, str] = field(default_factory=lambda: PARTS)
-    later: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for table in (self.tops, self.parts, {**self.parts, **self.later}):
-            if len(set(table.values())) != len(table):
-                raise ValueError("a names table must be bijective")
+        table = self.table(2 if "{}" in self.layer else 1)
+        if len(set(table.values())) != len(table):
+            raise ValueError("a names table must be bijective")
 
     def table(self, layers: int) -> dict[str, str]:
         """source -> canonical for a head of ``layers`` decoder layers. Bijective."""
         out = dict(self.tops)
         for i in range(layers):
-            parts = self.parts if i == 0 else {**self.parts, **self.later}
             prefix = layer_prefix(self.algorithm, layers, i)
-            out |= {self.layer.format(i) + source: prefix + name for source, name in parts.items()}
+            out |= {self.layer.format(i) + source: prefix + name for source, name in self.parts.items()}
         return out
 
     def inverse(self, layers: int) -> dict[str, str]:

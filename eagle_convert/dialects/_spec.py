@@ -22,7 +22,11 @@ INERT = frozenset({
     "model_type", "num_experts_per_tok", "num_local_experts", "output_attentions", "output_hidden_states",
     "output_router_logits", "pad_token_id", "pretraining_tp", "problem_type", "return_dict", "router_aux_loss_coef",
     "router_jitter_noise", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "use_bfloat16",
-    "use_cache", "use_sliding_window"})
+    "use_cache", "use_sliding_window",
+    # written beside drafts by their trainers
+    "eagle_decoder_type", "embed_requires_grad", "enable_sp_ulysses", "parallel_draft_heads_num_layers",
+    "speculators_config", "speculators_model_type", "speculators_version", "target_model_type",
+    "transformer_layer_architecture", "has_lm_head"})
 
 # Keys of other families that change the function; only the value that changes nothing has a place in DraftSpec.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -30,6 +34,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "embedding_multiplier": (None, 1), "residual_multiplier": (None, 1), "attention_multiplier": (None,),
     "logits_scaling": (None, 1), "final_logit_softcapping": (None,), "attn_logit_softcapping": (None,),
     "clip_qkv": (None,), "query_pre_attn_scalar": (None,), "use_qk_norm": (None, False, True),
+    "use_input_layernorm_in_first_layer": (None, True), "parallel_draft_step": (None, 1),
     "use_last_layernorm": (None, True), "next_layer_regular": (None, True), "use_mtp_layernorm": (None, False)}
 
 EAGLE3_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")

@@ -17,7 +17,7 @@ from eagle_runtime.config import Algorithm
 
 from ._base import MANIFEST, Facts
 from ._fields import Fields
-from ._names import INV_FREQ, Names, complain
+from ._names import ALIASES, INV_FREQ, Names, complain
 from ._spec import check_ranks, required
 from .side_files import SideTable, read_token_map
 
@@ -48,7 +48,7 @@ def map_names(facts: Facts, title: str, names: Names, *, strip: tuple[str, ...] 
     ``strip`` are prefixes that some or all names of the layout carry, longest first (``model.``). ``optional`` are
     canonical names that this layout may lack although most drafts have them.
     """
-    bare = {name: _strip(name, strip) for name in facts.shapes}
+    bare = {name: ALIASES.get(short, short) for name in facts.shapes for short in (_strip(name, strip),)}
     layers = names.count(bare.values())
     table = names.table(layers)
     out = Mapped({}, {}, {}, layers)
@@ -64,9 +64,10 @@ def map_names(facts: Facts, title: str, names: Names, *, strip: tuple[str, ...] 
                                how="remove the one that is not the draft's")
         else:
             out.names[table[short]], out.shapes[table[short]] = source, facts.shapes[name]
-    algorithm: Algorithm = "eagle3" if names.algorithm == "eagle3" else "eagle"
+    if names.algorithm == "eagle3":
+        _later_norms(out)
     inverse = {canonical: source for source, canonical in table.items()}
-    wanted = required(algorithm, max(layers, 1), has_fc=has_fc) - set(optional)
+    wanted = required(names.algorithm, max(layers, 1), has_fc=has_fc) - set(optional)
     missing = [inverse.get(name, name) for name in wanted - out.names.keys()]
     if unknown or missing:
         raise complain(title, unknown, missing, (facts.source_name(known) for known in table))
@@ -152,7 +153,8 @@ def check_algorithm(facts: Facts, fields: Fields, algorithm: Algorithm, shapes: 
             value = block.get(key)
             text = " ".join(map(str, value)) if isinstance(value, list) else value
             if isinstance(text, str) and "eagle" in text.lower():
-                claims.append((f"{fields.file}: {path}{key}", "eagle3" if "eagle3" in text.lower() else "eagle", value))
+                third = "eagle3" in text.lower() or "peagle" in text.lower()  # P-EAGLE is an EAGLE-3 head
+                claims.append((f"{fields.file}: {path}{key}", "eagle3" if third else "eagle", value))
     if facts.manifest is not None:
         claims.append((f"{MANIFEST}: algorithm", facts.manifest, facts.manifest))
     for where, claimed, value in claims:
@@ -182,6 +184,20 @@ def no_table(head: str, draft_vocab: int, vocab: int) -> DialectError:
                               "eagle_meta.pt beside it",
                         how="give the ids with --token-map FILE (a .pt or .json list of absolute target ids), or "
                             "fetch the side file that the trainer wrote")
+
+
+def _later_norms(mapped: Mapped) -> None:
+    """Layers 1, 2, ... have one norm before attention: ``input_layernorm`` (vLLM) or ``hidden_norm`` (SGLang)."""
+    for i in range(1, mapped.layers):
+        other, name = f"layers.{i}.hidden_norm.weight", f"layers.{i}.input_layernorm.weight"
+        if other not in mapped.names:
+            continue
+        if name in mapped.names:
+            raise DialectError(f"layer {i} has two norms before its attention",
+                               where=f"{mapped.names[name]} and {mapped.names[other]}; vLLM and speculators apply the "
+                                     "first, SGLang and TensorRT-LLM the second",
+                               how="remove the one that the draft was not trained with; `parity-check` of both tells")
+        mapped.names[name], mapped.shapes[name] = mapped.names.pop(other), mapped.shapes.pop(other)
 
 
 def _strip(name: str, prefixes: tuple[str, ...]) -> str:

@@ -15,6 +15,7 @@ from eagle_runtime.config import DraftSpec
 from . import eagle1, eagle3
 from ._base import Dialect, Evidence, Facts, Reading, evidence
 from ._fields import nested
+from ._marks import ours
 from ._names import Names
 
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -128,7 +129,7 @@ def _is_token_id(value: Any) -> bool:
 
 def detect(facts: Facts) -> Evidence:
     return evidence(
-        "compact", (eagle1.ours(facts), "there is an eagle_convert.json beside it"),
+        "compact", (ours(facts), "there is an eagle_convert.json beside it"),
         (facts.has("fc.weight") or facts.starts("midlayer."), "there is an fc.weight or a midlayer"))
 
 

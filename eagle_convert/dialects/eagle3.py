@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from eagle_convert.errors import ConfigError, DialectError
-from eagle_convert.findings import finding
+from eagle_convert.findings import Finding, finding
 
 from ._aux import KEY as AUX_KEY
 from ._aux import read_aux
 from ._base import Dialect, Evidence, Facts, Reading, evidence
 from ._fields import Fields, nested
+from ._marks import plain
 from ._names import TOPS_EAGLE3, Names
 from ._spec import EAGLE3_FLAGS, Builder, check_shapes
 from ._tensors import check_algorithm, map_names, read_vocabulary
-from .eagle1 import ours
 
 NAMES = Names("eagle3", TOPS_EAGLE3, layer="midlayer.")
 BLOCKS = ("eagle_config",)
@@ -29,10 +29,8 @@ def detect(facts: Facts) -> Evidence:
         "official-eagle3",
         (facts.starts("midlayer."), "there is a decoder layer called midlayer"),
         (not facts.starts("midlayer.0."), "it is one layer, not midlayer.0, midlayer.1, ..."),
-        (not facts.contains("mask_hidden", "medusa_layers", "parallel_draft_heads"),
-         "no mask_hidden, no parallel heads"),
-        (not facts.starts("model."), "no name starts with model."),
-        (not ours(facts), "no eagle_convert.json beside it"))
+        (not facts.contains("mask_hidden"), "no mask_hidden"),
+        *plain(facts))
 
 
 def read(facts: Facts) -> Reading:
@@ -103,8 +101,11 @@ def read_flags(fields: Fields, shapes: Mapping[str, tuple[int, ...]], taps: int,
 
 
 def read_head(facts: Facts, fields: Fields, dialect: Dialect, names: Names, *, strip: tuple[str, ...] = (),
-              require: Iterable[str] = ()) -> Reading:
-    """Read an EAGLE-3 head whose names are ``names``, with ``strip`` before them."""
+              require: Iterable[str] = (), said: Iterable[Finding] = ()) -> Reading:
+    """Read an EAGLE-3 head whose names are ``names``, with ``strip`` before them.
+
+    ``require`` are flags that must be stated (see :func:`read_flags`), ``said`` findings that the caller has already.
+    """
     uses_aux = fields.flag("use_aux_hidden_state") is not False
     mapped = map_names(facts, dialect.title, names, strip=strip, has_fc=uses_aux)
     shapes = mapped.shapes
@@ -112,14 +113,14 @@ def read_head(facts: Facts, fields: Fields, dialect: Dialect, names: Names, *, s
     if not uses_aux and "fc.weight" in shapes:
         mapped.unused[mapped.names.pop("fc.weight")] = "use_aux_hidden_state is false: the draft reads the final state"
         shapes.pop("fc.weight")
-    builder = Builder("eagle3", fields, shapes, mapped.layers)
+    builder = Builder("eagle3", fields, shapes, mapped.layers, findings=list(said))
     hidden = shapes["norm.weight"][0]
     taps, target = 0, hidden
     if uses_aux:
         taps, target = taps_of(fields, shapes["fc.weight"][0], shapes["fc.weight"][1],
                                facts.hints.get("target_hidden_size"))
-    aux, said = read_aux(fields, taps or None)
-    builder.findings += said
+    aux, about_aux = read_aux(fields, taps or None)
+    builder.findings += about_aux
     flags = read_flags(fields, shapes, taps, require)
     spec = builder.build(
         "embed_tokens.weight" in shapes, "lm_head.weight" in shapes, target_hidden_size=target, has_fc=uses_aux,
