@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from eagle_convert.errors import DialectError
 from eagle_convert.findings import finding
+from eagle_convert.manifest import decode
 
 from . import (
     automodel,
@@ -23,13 +24,13 @@ from . import (
     megatron,
     mistral,
     not_draft,
+    other_drafts,
     peagle,
     speculators,
     vllm_eagle3,
 )
 from ._base import MANIFEST, Dialect, Evidence, Facts, Reading
 from ._names import nearest
-from ._tensors import manifest_algorithm
 from .side_files import read_meta, read_token_map
 
 if TYPE_CHECKING:
@@ -37,17 +38,35 @@ if TYPE_CHECKING:
     from eagle_convert.tensors import TensorIndex
     from eagle_runtime.views import DraftView
 
-__all__ = ["DIALECTS", "Dialect", "Evidence", "Reading", "draft_view", "read", "read_token_map"]
+__all__ = ["DIALECTS", "Dialect", "Evidence", "Reading", "draft_view", "open_draft", "read", "read_token_map"]
 
 DIALECTS: tuple[Dialect, ...] = (
     compact.DIALECT,
     eagle1.DIALECT, automodel.EAGLE1, legacy_vllm.DIALECT, megatron.EAGLE1, mistral.DIALECT,
     speculators.LAYERNORMS_DIALECT, speculators.OLD_DIALECT,
     eagle3.DIALECT, vllm_eagle3.DIALECT, automodel.EAGLE3, megatron.DEEP, speculators.EAGLE3_DIALECT, peagle.DIALECT,
+    *other_drafts.DIALECTS,
     not_draft.MODEL, not_draft.TABLE, not_draft.ADAPTER)
 
+_MEDUSA = "medusa_lm_head.pt"
 _PREFIX = "module."  # what data-parallel wrappers put before every key
 _KNOWN = tuple(sorted({*eagle1.NAMES.table(1), *eagle3.NAMES.table(1), *vllm_eagle3.NAMES.table(1)}))
+
+
+def open_draft(source: Source) -> TensorIndex:
+    """The headers of a source's weights, of GGUF files and Medusa's ``medusa_lm_head.pt`` too.
+
+    Raises what :func:`eagle_convert.tensors.open_index` and :func:`eagle_convert.dialects.gguf_file.open_gguf` raise.
+    """
+    from eagle_convert.tensors import open_index
+
+    if len(source.weight_files) == 1 and source.weight_files[0].endswith(".gguf"):
+        from .gguf_file import open_gguf
+
+        return open_gguf(source)
+    if not source.weight_files and _MEDUSA in source.files:
+        return open_index(source, [_MEDUSA])
+    return open_index(source)
 
 
 def read(index: TensorIndex, source: Source, **hints: Any) -> Reading:
@@ -99,20 +118,20 @@ def _facts(index: TensorIndex, source: Source, hints: Mapping[str, Any]) -> Fact
     names = list(index)
     prefix = _PREFIX if names and all(name.startswith(_PREFIX) for name in names) else ""
     bare = {name[len(prefix):]: index[name] for name in sorted(names)}
-    manifest = manifest_algorithm(source.read_bytes(MANIFEST)) if MANIFEST in source.files else None
+    manifest = decode(source.read_bytes(MANIFEST)).algorithm if MANIFEST in source.files else None
     return Facts(index, prefix, {name: tuple(info.shape) for name, info in bare.items()},
-                 {name: info.dtype for name, info in bare.items()}, source.config, source.config_file or "config.json",
-                 tuple(source.files), manifest, hints, partial(read_meta, source))
+                 {name: info.dtype for name, info in bare.items()}, getattr(index, "values", source.config),
+                 source.config_file or "config.json", tuple(source.files), manifest, hints, partial(read_meta, source))
 
 
 def _undecided(facts: Facts, matched: list[str], found: list[Evidence]) -> DialectError:
-    shown = found if not matched else [proof for proof in found if proof.matched]
-    lines = [f"{proof.dialect}: " + "; ".join(fact for fact in proof.facts if matched or fact.startswith("no:"))
-             for proof in shown]
-    strangers = [(name, nearest(name, _KNOWN)) for name in facts.shapes if name not in _KNOWN]
-    lines += [f"tensor {facts.source_name(name)}, nearest known name {near}" for name, near in strangers[:8] if near]
     if matched:
+        lines = [f"{proof.dialect}: " + "; ".join(proof.facts) for proof in found if proof.matched]
         return DialectError(f"the file reads as more than one layout: {', '.join(matched)}", where="\n".join(lines),
                             how="remove the tensors that are not the draft's")
+    against = {proof.dialect: [fact for fact in proof.facts if fact.startswith("no:")] for proof in found}
+    lines = [f"{name}: " + "; ".join(facts) for name, facts in sorted(against.items(), key=lambda item: len(item[1]))]
+    strangers = [(name, nearest(name, _KNOWN)) for name in facts.shapes if name not in _KNOWN]
+    lines += [f"tensor {facts.source_name(name)}, nearest known name {near}" for name, near in strangers[:8] if near]
     return DialectError("no layout of an EAGLE draft fits the file", where="\n".join(lines) or "there is no tensor",
                         how="give the folder of the draft; where a tool renamed tensors, name them as that layout does")

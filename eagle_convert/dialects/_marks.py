@@ -12,6 +12,8 @@ _PACKED = (".weight_packed", ".weight_scale", ".weight_scale_inv", ".weight_zero
            ".qscale_weight", ".qscale_act")
 _LATENT = ("kv_a_proj_with_mqa", "q_a_proj", "kv_b_proj")
 _EXPERTS = (".experts.", ".mlp.gate.weight", ".block_sparse_moe.", ".shared_expert")
+_FUSES = ("\nfc.", ".fc.", "midlayer.", "fusion_fc.", "eagle_linear.", "eagle_layers.", "hidden_norm.",
+          "mask_hidden", "input_norm1.")
 _PARALLEL = ("medusa_layers", "medusa_heads", "parallel_draft_heads", "medusa_head.")
 
 
@@ -79,8 +81,9 @@ def parallel_heads(facts: Facts) -> bool:
 
 
 def fuses(facts: Facts) -> bool:
-    """Something fuses a target's state: what every EAGLE draft has and no language model."""
-    return facts.contains("fc.", "midlayer.", "eagle_linear.", "hidden_norm.", "mask_hidden", "eh_proj")
+    """Something fuses a target's state: what every EAGLE draft has and no language model (an MTP module's is its own)."""
+    text = facts.text.replace("mtp.fc.", "")
+    return any(mark in text for mark in _FUSES)
 
 
 def plain(facts: Facts) -> tuple[Check, ...]:

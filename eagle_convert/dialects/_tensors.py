@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from eagle_convert.errors import DialectError
 from eagle_convert.findings import Finding, finding
-from eagle_convert.manifest import decode
 from eagle_convert.vocab import Ids, Vocabulary, check_d2t
 from eagle_runtime.config import Algorithm
 
@@ -167,11 +166,6 @@ def check_algorithm(facts: Facts, fields: Fields, algorithm: Algorithm, shapes: 
                 where=f"{where} = {value!r}; {found}: EAGLE-1/2 has an fc of two and an attention of one hidden "
                       "width, EAGLE-3 an fc of three and an attention of two",
                 how="correct the claim: run under the wrong method the draft accepts nothing and raises nothing")
-
-
-def manifest_algorithm(data: bytes) -> str:
-    """The algorithm that our manifest states."""
-    return decode(data).algorithm
 
 
 _TITLE = {"eagle": "EAGLE-1/2", "eagle3": "EAGLE-3"}

@@ -7,11 +7,10 @@ import re
 from eagle_convert.findings import finding
 
 from ._base import Dialect, Evidence, Facts, Reading, evidence
+from ._marks import fuses
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|embed_in|word_embeddings|tok_embeddings)\.weight$")
-_DRAFT_MARKS = ("\nfc.", ".fc.", "midlayer.", "fusion_fc.", "eagle_linear.", "eagle_layers.", "hidden_norm.",
-                "mask_hidden", "input_norm1.")
 
 
 def layer_numbers(facts: Facts) -> set[int]:
@@ -31,8 +30,7 @@ def detect_model(facts: Facts) -> Evidence:
         (_outside_layers(facts), "there is a token embedding outside the layers"),
         (len(layer_numbers(facts)) > 1 or facts.contains("input_layernorm.", "ln_1.", "attention_norm."),
          "there are decoder layers with an input norm"),
-        (not any(mark in facts.text.replace("mtp.fc.", "") for mark in _DRAFT_MARKS),
-         "no fc or other tensor that fuses a target's state"))
+        (not fuses(facts), "no fc or other tensor that fuses a target's state"))
 
 
 def read_model(facts: Facts) -> Reading:

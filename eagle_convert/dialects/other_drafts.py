@@ -125,7 +125,7 @@ QUANTISED = _other(
     "they are and describes plain ones only, and no loader but the quantiser's computes with these. Convert the head "
     "before it is quantised, and quantise the result",
     ("there are packed or scaled weights", packed),
-    ("something fuses a target's state", lambda f: fuses(f) and not f.contains("eh_proj", "mtp.", "mtp_layers.")),
+    ("something fuses a target's state", lambda f: fuses(f) and not f.contains("eh_proj", "mtp_layers.")),
     ("no ordinary decoder layers of a model", lambda f: len(layer_numbers(f)) <= 4))
 
 GGUF = _other(
@@ -144,7 +144,7 @@ OTHER_SPECULATORS = _other(
     "speculators-other", "a draft of another kind in speculators' layout",
     "speculators writes several kinds of drafts (dflash, dspark, mlp, ...); this is not an eagle, eagle3 or peagle one",
     ("the config names another kind of draft",
-     lambda f: speculators(f) and not speculators(f, "eagle", "eagle3", "peagle", "mtp", None)),
+     lambda f: speculators(f) and not speculators(f, "eagle", "eagle3", "peagle", "mtp")),
     ("no EAGLE-3 layer, no fusion_fc", lambda f: not f.contains("hidden_norm.", "fusion_fc.", "midlayer.", "mtp_layers.",
                                                               "mask_hidden")))
 
