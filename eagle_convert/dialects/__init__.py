@@ -120,7 +120,7 @@ def _facts(index: TensorIndex, source: Source, hints: Mapping[str, Any]) -> Fact
     bare = {name[len(prefix):]: index[name] for name in sorted(names)}
     manifest = decode(source.read_bytes(MANIFEST)).algorithm if MANIFEST in source.files else None
     return Facts(index, prefix, {name: tuple(info.shape) for name, info in bare.items()},
-                 {name: info.dtype for name, info in bare.items()}, getattr(index, "values", source.config),
+                 {name: info.dtype for name, info in bare.items()}, getattr(index, "gguf_metadata", source.config),
                  source.config_file or "config.json", tuple(source.files), manifest, hints, partial(read_meta, source))
 
 

@@ -47,6 +47,7 @@ class Builder:
     Attributes:
         shapes: canonical name -> shape.
         full_head: rows of an EAGLE-1 head of which a vocabulary table picks some.
+        absent_bias: what a config without ``bias`` says of fc; None where the layout says nothing by it.
     """
 
     algorithm: Algorithm
@@ -54,6 +55,7 @@ class Builder:
     shapes: Mapping[str, tuple[int, ...]]
     layers: int
     full_head: int | None = None
+    absent_bias: bool | None = None
     findings: list[Finding] = field(default_factory=list)
 
     def where(self, key: str) -> str:
@@ -147,8 +149,7 @@ class Builder:
     def biases(self, fc: bool, qkv: bool, o: bool) -> None:
         """Report what ``bias`` and the attention keys claim where the tensors say otherwise."""
         stated = self.fields.flag("bias")
-        claimed = stated if stated is not None else self.algorithm == "eagle"  # EAGLE-3 heads have no bias to speak of
-        if claimed != fc:
+        if (self.absent_bias if stated is None else stated) not in (fc, None):
             self.findings.append(finding("EC204", self.where("bias"), key="bias",
                                          stated="absent, which means true" if stated is None else str(stated).lower(),
                                          tensors="fc.bias" if fc else "no fc.bias"))

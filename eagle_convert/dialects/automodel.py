@@ -1,8 +1,9 @@
 """Heads that NVIDIA NeMo Automodel trains.
 
-EAGLE-1/2: the official names plus a layer-0 input norm and a final norm that are *active*, and the state after the final
-norm is fed back (``draft_llama_v12.py``): another function than the official one, told from a re-saved official file
-only by its config. EAGLE-3: vLLM's names behind ``model.``; the vocabulary of a training state lies in ``eagle_meta.pt``.
+EAGLE-1/2: the official names plus a layer-0 input norm and a final norm that are *active*, and the state after the
+final norm is fed back (``draft_llama_v12.py``): another function than the official one, told from a re-saved official
+file only by its config. EAGLE-3: vLLM's names behind ``model.``; a training state keeps its vocabulary in
+``eagle_meta.pt``.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def read(facts: Facts) -> Reading:
     if facts.starts("midlayer.") or facts.contains("layers.0.hidden_norm."):
         prefix = "midlayer." if facts.starts("midlayer.") else "layers.{}."
         return eagle3.read_head(facts, fields, DIALECT, Names("eagle3", eagle3.NAMES.tops, layer=prefix))
-    return eagle1.read_head(facts, fields, DIALECT, eagle1.NAMES)
+    return eagle1.read_head(facts, fields, DIALECT, eagle1.NAMES, absent_bias=True)
 
 
 DIALECT = Dialect("compact", "a compact head, written by eagle-convert", detect, read)

@@ -73,12 +73,13 @@ def norm_claims(fields: Fields) -> dict[str, bool]:
 
 def read(facts: Facts) -> Reading:
     fields, _ = nested(facts.config_file, facts.settings)
-    return read_head(facts, fields, DIALECT, NAMES)
+    return read_head(facts, fields, DIALECT, NAMES, absent_bias=True)
 
 
 def read_head(facts: Facts, fields: Fields, dialect: Dialect, names: Names, *, strip: tuple[str, ...] = (),
               stored: Literal["offsets", "ids"] = "offsets", claims: Mapping[str, bool] | None = None,
-              recycles_normed: bool = True, said: Iterable[Finding] = ()) -> Reading:
+              recycles_normed: bool = True, absent_bias: bool | None = None,
+              said: Iterable[Finding] = ()) -> Reading:
     """Read an EAGLE-1 head.
 
     Args:
@@ -86,10 +87,11 @@ def read_head(facts: Facts, fields: Fields, dialect: Dialect, names: Names, *, s
         stored: how the layout stores a vocabulary table.
         claims: what the layout itself says of its norms, where no flag does.
         recycles_normed: whether the layout feeds the state back after a final norm, if there is one.
+        absent_bias: what the layout means by a config without ``bias``: the official one means true.
         said: findings that the caller has already.
     """
     mapped = map_names(facts, dialect.title, names, strip=strip)
-    builder = Builder("eagle", fields, mapped.shapes, mapped.layers, findings=list(said))
+    builder = Builder("eagle", fields, mapped.shapes, mapped.layers, absent_bias=absent_bias, findings=list(said))
     claims = {**(claims or {}), **norm_claims(fields)}
     here = {norm: tensor in mapped.shapes for norm, tensor in NORM_TENSORS.items()}
     for norm, tensor in NORM_TENSORS.items():

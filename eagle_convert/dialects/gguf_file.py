@@ -19,12 +19,12 @@ class GgufIndex(TensorIndex):
     """Tensor headers of a GGUF file; no data. Dtypes are GGUF's own names (``F16``, ``Q4_K``, ...).
 
     Attributes:
-        values: the file's metadata; long arrays are cut after 64 elements.
+        gguf_metadata: the file's metadata; long arrays are cut after 64 elements.
     """
 
     def __init__(self, values: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:
         super().__init__()
-        self.values, self._infos = dict(values), dict(tensors)
+        self.gguf_metadata, self._infos = dict(values), dict(tensors)
 
     def __getitem__(self, name: str) -> TensorInfo:
         return self._infos[name]

@@ -1,4 +1,4 @@
-"""Heads that NVIDIA Model-Optimizer exports from Megatron (``mcore_llama.py``); its one-layer EAGLE-3 is the official one.
+"""Heads that NVIDIA Model-Optimizer exports from Megatron (``mcore_llama.py``). Its one-layer EAGLE-3 is the official.
 
 EAGLE-1: norms on embedding and state before fc, a layer-0 input norm and a final norm, all active unless the recipe's
 flags say otherwise; the state after the final norm is fed back. Deep EAGLE-3: ``midlayer.N``; later layers call the
@@ -51,6 +51,7 @@ def read_deep(facts: Facts) -> Reading:
     return read_eagle3(facts, fields, DEEP, DEEP_NAMES)
 
 
-EAGLE1 = Dialect("megatron-eagle1", "an EAGLE-1/2 head with active norms, exported from Megatron", detect_eagle1, read_1)
+EAGLE1 = Dialect("megatron-eagle1", "an EAGLE-1/2 head with active norms, exported from Megatron", detect_eagle1,
+                 read_1)
 DEEP = Dialect("megatron-eagle3-deep", "an EAGLE-3 head of several layers, exported from Megatron", detect_deep,
                read_deep)

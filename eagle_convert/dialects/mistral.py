@@ -1,6 +1,6 @@
-"""Mistral's EAGLE-1: fc is called ``eagle_linear``; the layer has an active input norm, and a final norm whose output is
-fed back (read in vLLM's ``mistral_eagle.py``). Files in Mistral's own layer names are explained, not converted: their q
-and k rows are in another order.
+"""Mistral's EAGLE-1: fc is called ``eagle_linear``; the layer has an active input norm, and the output of the final
+norm is fed back (vLLM's ``mistral_eagle.py``). Files in Mistral's own layer names are explained, not converted: their
+q and k rows are in another order.
 """
 
 from __future__ import annotations
