@@ -75,8 +75,8 @@ def read(index: TensorIndex, source: Source, **hints: Any) -> Reading:
     Args:
         index: the weight files' header index; of data only vocabulary tables are read.
         source: the opened source.
-        hints: ``target_hidden_size`` (int), where a target is given; ``token_map`` (path), a file of absolute ids
-            that takes the place of the source's own table.
+        hints: ``target_hidden_size`` and ``num_target_layers`` (int), where a target is given; ``token_map`` (path),
+            a file of absolute ids that takes the place of the source's own table.
 
     Raises:
         DialectError: no layout or more than one fits (the evidence for each is shown); a tensor is unknown, missing or

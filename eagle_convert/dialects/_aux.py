@@ -17,12 +17,18 @@ from ._fields import LARGEST, Fields
 KEY = "eagle_aux_hidden_state_layer_ids"
 
 
-def read_aux(fields: Fields, taps: int | None) -> tuple[tuple[int, ...] | None, list[Finding]]:
-    """(boundaries or None where none are declared, findings). ``taps`` is what ``fc`` has room for, if known."""
+def read_aux(fields: Fields, taps: int | None, layers: int | None = None,
+             ) -> tuple[tuple[int, ...] | None, list[Finding]]:
+    """(boundaries or None where none are declared, findings).
+
+    ``taps`` is what ``fc`` has room for; ``layers`` the target's number of layers, where it is known: NVIDIA's gpt-oss
+    heads nest boundaries, and the last of them would be the output of a layer that does not exist.
+    """
     places = [(path, _ids(fields, path, value)) for path, value in fields.seen(KEY)]
     if not places:
         return None, [finding("EC210", fields.file)] if taps else []
-    read = [(path, value, tuple(i + nested_place(path) for i in value)) for path, value in places]
+    outputs = {path: nested_place(path) and not (layers is not None and max(value) >= layers) for path, value in places}
+    read = [(path, value, tuple(i + outputs[path] for i in value)) for path, value in places]
     for path, value, boundaries in read[1:]:
         if boundaries != read[0][2]:
             raise ConfigError(
@@ -36,9 +42,9 @@ def read_aux(fields: Fields, taps: int | None) -> tuple[tuple[int, ...] | None, 
         raise ConfigError("the number of auxiliary layers is not the one that fc has room for",
                           where=f"{fields.file}: {path} = {list(value)}; fc.weight takes {taps} states",
                           how="correct the ids; the draft reads as many states as fc has columns for")
-    other = tuple(i - 1 if nested_place(path) else i + 1 for i in boundaries)
+    other = tuple(i - 1 if outputs[path] else i + 1 for i in boundaries)
     return boundaries, [finding("EC209", f"{fields.file}: {path}", ids=list(value), boundaries=list(boundaries),
-                                kind="layer outputs" if nested_place(path) else "boundaries", other=list(other))]
+                                kind="layer outputs" if outputs[path] else "boundaries", other=list(other))]
 
 
 def nested_place(path: str) -> bool:

@@ -44,7 +44,8 @@ class Facts:
     Attributes:
         prefix: what every key carried and was taken off (``module.``); all other names here are without it.
         manifest: the algorithm that our manifest states, where there is one.
-        hints: what the caller knows: ``token_map`` (a file of absolute ids), ``target_hidden_size``.
+        hints: what the caller knows: ``token_map`` (a file of absolute ids), ``target_hidden_size``,
+            ``num_target_layers``.
         meta: reads the trainer's ``eagle_meta.pt``, where there is one.
     """
 

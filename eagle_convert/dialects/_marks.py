@@ -81,7 +81,7 @@ def parallel_heads(facts: Facts) -> bool:
 
 
 def fuses(facts: Facts) -> bool:
-    """Something fuses a target's state: what every EAGLE draft has and no language model (an MTP module's is its own)."""
+    """Something fuses a target's state: what every EAGLE draft has and no language model has (MTP modules aside)."""
     text = facts.text.replace("mtp.fc.", "")
     return any(mark in text for mark in _FUSES)
 
@@ -90,5 +90,6 @@ def plain(facts: Facts) -> tuple[Check, ...]:
     """What every draft has to be for a reader to take it: not ours, not quantised, a plain Llama-type layer."""
     return ((not ours(facts), "no eagle_convert.json beside it"),
             (not packed(facts), "no packed or scaled weights"),
-            (not latent(facts) and not experts(facts), "no latent attention, no experts"),
+            (not latent(facts) and not experts(facts) and not facts.contains("feed_forward."),
+             "no latent attention, no experts, no feed_forward"),
             (not parallel_heads(facts), "no parallel heads"))

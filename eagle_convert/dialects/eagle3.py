@@ -119,7 +119,7 @@ def read_head(facts: Facts, fields: Fields, dialect: Dialect, names: Names, *, s
     if uses_aux:
         taps, target = taps_of(fields, shapes["fc.weight"][0], shapes["fc.weight"][1],
                                facts.hints.get("target_hidden_size"))
-    aux, about_aux = read_aux(fields, taps or None)
+    aux, about_aux = read_aux(fields, taps or None, facts.hints.get("num_target_layers"))
     builder.findings += about_aux
     flags = read_flags(fields, shapes, taps, require)
     spec = builder.build(

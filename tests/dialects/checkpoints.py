@@ -11,7 +11,6 @@ import numpy as np
 from eagle_convert import dialects
 from eagle_convert.dialects import Reading
 from eagle_convert.source import open_source
-from eagle_convert.tensors import open_index
 from fixtures.formats import safetensors_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +23,7 @@ def load(name: str) -> tuple[dict[str, Any], Tensors]:
     """(config, tensors) of a bundled checkpoint, for a test to change."""
     folder = FIXTURES / name
     source = open_source(str(folder))
-    with open_index(source) as index:
+    with dialects.open_draft(source) as index:
         return json.loads((folder / "config.json").read_text()), {name: index.array(name) for name in index}
 
 
@@ -40,7 +39,7 @@ def write(folder: Path, config: Any, tensors: Tensors, **files: bytes) -> Path:
 
 def read(folder: Path, **hints: Any) -> Reading:
     source = open_source(str(folder))
-    with open_index(source) as index:
+    with dialects.open_draft(source) as index:
         return dialects.read(index, source, **hints)
 
 
