@@ -116,7 +116,7 @@ PARALLEL = _other(
 LATENT = _other(
     "eagle-latent-attention", "an EAGLE head with latent attention (MLA)",
     "its layer is DeepSeek's (q_a_proj, kv_a_proj_with_mqa), trained for DeepSeek or Kimi targets; vLLM runs it as "
-    "Eagle3DeepseekV2 or EagleDeepSeekMTP from the folder as it is; the compact format describes Llama-type layers only",
+    "Eagle3DeepseekV2 or EagleDeepSeekMTP from the folder as it is; the compact format describes Llama-type ones only",
     ("it has latent attention", latent),
     ("something fuses a target's state", fuses),
     ("it is no MTP module", _not_mtp),
