@@ -1,0 +1,134 @@
+"""A local folder that is to be pushed: which files it has, that they are whole, and what they say they are."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import BrokenFileError, SourceError
+from .hub_errors import TooLargeError
+from .manifest import FILE as MANIFEST
+from .manifest import Manifest, decode
+from .source import open_source
+from .tensors import open_index
+
+README = "README.md"
+# Root-level files that a loader takes for the model's weights. Nothing else is ever called superseded.
+_WEIGHTS = re.compile(r"(pytorch_model|model)(\.[\w-]+)?(-\d{5}-of-\d{5})?\.(bin|safetensors)(\.index\.json)?"
+                      r"|(pytorch_model|model)\.(pt|pth)")
+_ALSO_READ = re.compile(r"[^/]+\.safetensors")
+
+
+@dataclass(frozen=True)
+class PushFile:
+    """A file to push: its path in the repository, where it lies, its size and digest."""
+
+    path: str
+    local: Path
+    bytes: int
+    sha256: str
+
+    @property
+    def git_oid(self) -> str:
+        """What git calls the content: how the hub names small files."""
+        data = self.local.read_bytes()
+        return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+@dataclass(frozen=True)
+class PushFolder:
+    """What ``read_folder`` found.
+
+    Attributes:
+        files: everything that is pushed but the card.
+        weights: the weight files among them, as a loader resolves them.
+        algorithm: of the head, by its tensors: ``eagle`` or ``eagle3``.
+        tensor_bytes: tensor data in the weight files.
+        left_out: hidden files and folders that stay here.
+    """
+
+    name: str
+    files: tuple[PushFile, ...]
+    weights: tuple[str, ...]
+    algorithm: str
+    tensor_bytes: int
+    manifest: Manifest | None
+    readme: str | None
+    left_out: tuple[str, ...]
+
+
+def read_folder(folder: Path) -> PushFolder:
+    """Validate a folder; every byte of it is read once, for the digests.
+
+    Raises:
+        SourceError: no folder, or no weights in it.
+        DialectError, ConfigError: the weights are no draft that we know.
+        BrokenFileError: a file is not what its format or the manifest promises.
+        TooLargeError: a file that the hub does not serve over HTTP.
+    """
+    from .dialects import read
+
+    if not folder.is_dir():
+        raise SourceError(f"{folder} is no folder", where=str(folder), how="give the folder that convert wrote")
+    source = open_source(str(folder))
+    manifest = decode(source.read_bytes(MANIFEST)) if MANIFEST in source.files else None
+    with open_index(source) as index:
+        reading = read(index, source)
+        if not reading.convertible:
+            raise SourceError(f"{source.name} holds no EAGLE draft", where=f"{source.name}: {reading.dialect}",
+                              how="give the folder that convert wrote")
+        if manifest is not None:
+            problems = [f for f in check_files(manifest, index, digests=True) if f.severity == "error"]
+            if problems:
+                raise BrokenFileError(f"{source.name} is not what its manifest says", where=problems[0].message,
+                                      how="convert the source again, or remove eagle_convert.json and give "
+                                          "--base-model and --license")
+        algorithm, tensor_bytes = reading.draft().algorithm, index.nbytes
+    paths, left_out = _list(folder)
+    readme = (folder / README).read_text(encoding="utf-8") if README in paths else None
+    files = tuple(_file(folder, path) for path in paths if path != README)
+    return PushFolder(source.name, files, source.weight_files, algorithm, tensor_bytes, manifest, readme, left_out)
+
+
+def superseded(remote: Iterable[str], pushed: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Weight files of the repository that the pushed ones replace, and others that a loader would read beside them.
+
+    The first may be deleted on request. The second never are: what they are is not ours to say.
+    """
+    new = set(pushed)
+    old = [path for path in sorted(remote) if path not in new]
+    replaced = [path for path in old if _WEIGHTS.fullmatch(path)]
+    return replaced, [path for path in old if path not in replaced and _ALSO_READ.fullmatch(path)]
+
+
+def _list(folder: Path) -> tuple[list[str], tuple[str, ...]]:
+    """Paths of the visible regular files, and the names of what is hidden."""
+    paths, hidden = [], []
+    for at, folders, files in os.walk(folder):
+        base = Path(at)
+        hidden += [(base / name).relative_to(folder).as_posix() for name in (*folders, *files) if name.startswith(".")]
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        paths += [(base / name).relative_to(folder).as_posix() for name in files
+                  if not name.startswith(".") and (base / name).is_file()]
+    return sorted(paths), tuple(sorted(hidden))
+
+
+def _file(folder: Path, path: str) -> PushFile:
+    from huggingface_hub import constants
+
+    local = folder / path
+    size = local.stat().st_size
+    limit = constants.MAX_HTTP_DOWNLOAD_SIZE
+    if size > limit:
+        raise TooLargeError(f"{path} is larger than the hub serves in one file",
+                            where=f"{path}: {size} bytes, at most {limit}",
+                            how="convert with a smaller --max-shard-size, then push again")
+    digest = hashlib.sha256()
+    with local.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return PushFile(path, local, size, digest.hexdigest())
