@@ -428,6 +428,26 @@ _FILES = (
         message="not used: {why}",
         fix="",
         meaning="The folder holds more than the draft."),
+    Entry(
+        "EC911", "info", "files as the manifest says",
+        message="{tensors} tensors are those of the manifest ({digests} digests read, the others by dtype and size)",
+        fix="",
+        meaning="The folder still holds what `convert` wrote; `--deep` reads every digest."),
+    Entry(
+        "EC912", "error", "files against the manifest",
+        message="the manifest says {expected}, the files have {found}",
+        fix="the folder was changed after the conversion: convert the source again, or remove eagle_convert.json",
+        meaning="A tensor is missing, was added, or has other bytes than the manifest records."),
+    Entry(
+        "EC913", "info", "the target that the manifest names",
+        message="the {tensors} tensors that the draft borrows are the target's ({how})",
+        fix="",
+        meaning="The target given holds, bit for bit, the tables that were left out of the draft."),
+    Entry(
+        "EC914", "error", "another target than the manifest names",
+        message="borrowed from {expected}, the target given has {found}",
+        fix="give the target that the draft was converted against: --target {target}",
+        meaning="The draft was compacted against other tables: beside this target it computes another function."),
 )
 
 CATALOGUE: tuple[Entry, ...] = (

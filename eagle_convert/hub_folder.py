@@ -15,6 +15,7 @@ from .manifest import FILE as MANIFEST
 from .manifest import Manifest, decode
 from .source import open_source
 from .tensors import open_index
+from .verification import check_files
 
 README = "README.md"
 # Root-level files that a loader takes for the model's weights. Nothing else is ever called superseded.
@@ -29,14 +30,18 @@ class PushFile:
 
     path: str
     local: Path
-    bytes: int
+    size: int
     sha256: str
 
-    @property
     def git_oid(self) -> str:
         """What git calls the content: how the hub names small files."""
-        data = self.local.read_bytes()
-        return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+        return git_oid(self.local.read_bytes())
+
+    def header(self) -> bytes:
+        """A safetensors file up to its data."""
+        with self.local.open("rb") as file:
+            length = file.read(8)
+            return length + file.read(int.from_bytes(length, "little"))
 
 
 @dataclass(frozen=True)
@@ -78,20 +83,26 @@ def read_folder(folder: Path) -> PushFolder:
     manifest = decode(source.read_bytes(MANIFEST)) if MANIFEST in source.files else None
     with open_index(source) as index:
         reading = read(index, source)
-        if not reading.convertible:
+        if reading.spec is None:
             raise SourceError(f"{source.name} holds no EAGLE draft", where=f"{source.name}: {reading.dialect}",
                               how="give the folder that convert wrote")
         if manifest is not None:
-            problems = [f for f in check_files(manifest, index, digests=True) if f.severity == "error"]
+            problems = [f for f in check_files(manifest, index) if f.severity == "error"]
             if problems:
-                raise BrokenFileError(f"{source.name} is not what its manifest says", where=problems[0].message,
+                raise BrokenFileError(f"{source.name} is not what its manifest says",
+                                      where=f"{problems[0].where}: {problems[0].message}",
                                       how="convert the source again, or remove eagle_convert.json and give "
                                           "--base-model and --license")
-        algorithm, tensor_bytes = reading.draft().algorithm, index.nbytes
+        algorithm, tensor_bytes = reading.spec.algorithm, index.nbytes
     paths, left_out = _list(folder)
     readme = (folder / README).read_text(encoding="utf-8") if README in paths else None
     files = tuple(_file(folder, path) for path in paths if path != README)
     return PushFolder(source.name, files, source.weight_files, algorithm, tensor_bytes, manifest, readme, left_out)
+
+
+def git_oid(data: bytes) -> str:
+    """Git's id of a file's content."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 def superseded(remote: Iterable[str], pushed: Iterable[str]) -> tuple[list[str], list[str]]:

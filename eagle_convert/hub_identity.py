@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .errors import HubError
+from .hub_client import api
 from .hub_errors import LoginError, NoPermissionError, NoSuchRepoError, hub_errors
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+    from .source import HubOptions
 
 WRITE = "repo.write"
 
@@ -42,14 +43,14 @@ class Identity:
         return any(WRITE in self.scopes.get(scope, frozenset()) for scope in covering)
 
 
-def who_am_i(api: HfApi, repo_id: str) -> Identity:
+def who_am_i(repo_id: str, hub: HubOptions) -> Identity:
     """Ask the hub whose token this is.
 
     Raises:
         LoginError: no token, or one the hub does not know.
     """
-    with hub_errors(repo_id, api.token, doing="write"):
-        said = api.whoami()
+    with hub_errors(repo_id, hub.token, doing="write"):
+        said = api(hub).whoami()
     token = (said.get("auth") or {}).get("accessToken") or {}
     return Identity(str(said.get("name", "?")), str(token.get("role") or ""), _scopes(token.get("fineGrained")))
 
@@ -61,7 +62,7 @@ def _scopes(listed: Any) -> dict[tuple[str, str], frozenset[str]] | None:
             for entry in listed["scoped"]}
 
 
-def check_may_write(api: HfApi, identity: Identity, repo_id: str, *, exists: bool, create_pr: bool) -> None:
+def check_may_write(identity: Identity, repo_id: str, hub: HubOptions, *, exists: bool, create_pr: bool) -> None:
     """Refuse early what the hub would refuse at the end.
 
     Raises:
@@ -69,11 +70,12 @@ def check_may_write(api: HfApi, identity: Identity, repo_id: str, *, exists: boo
     """
     if identity.role == "read" or not (create_pr or identity.may_write(repo_id, exists)):
         raise no_permission(identity, repo_id, exists=exists)
-    if not exists or create_pr or "write" not in inspect.signature(api.auth_check).parameters:
+    client = api(hub)
+    if not exists or create_pr or "write" not in inspect.signature(client.auth_check).parameters:
         return
     try:
-        with hub_errors(repo_id, api.token, doing="write"):
-            api.auth_check(repo_id, write=True)
+        with hub_errors(repo_id, hub.token, doing="write"):
+            client.auth_check(repo_id, write=True)
     except (NoPermissionError, LoginError) as error:
         raise no_permission(identity, repo_id, exists=True, said=error.where) from None
     except NoSuchRepoError:
