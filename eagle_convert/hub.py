@@ -18,7 +18,7 @@ from ._version import __version__
 from .card import compose
 from .errors import HubError
 from .hub_client import api, is_offline
-from .hub_errors import NotAsPushedError, NoTokenError, OfflineError, hub_errors
+from .hub_errors import NotAsPushedError, NoTokenError, OfflineError, hub_errors, xet_errors
 from .hub_folder import README, PushFile, PushFolder, read_folder, superseded
 from .hub_identity import Identity, check_may_write, explain_refusal, who_am_i
 from .hub_plan import (
@@ -158,7 +158,8 @@ def _commit(plan: PushReport, identity: Identity, found: PushFolder, parent: str
         return dataclasses.replace(plan, commit=parent, commit_url=f"{client.endpoint}/{plan.repo_id}/commit/{parent}",
                                    notes=(*plan.notes, "nothing changed: no commit was made"))
     try:
-        with hub_errors(plan.repo_id, hub.token, doing="write"), warnings.catch_warnings():
+        with (hub_errors(plan.repo_id, hub.token, doing="write"), xet_errors(plan.repo_id, hub.token),
+              warnings.catch_warnings()):
             warnings.simplefilter("ignore")  # the card's warnings were reported already
             info = client.create_commit(plan.repo_id, operations, commit_message=message, revision=plan.revision,
                                         create_pr=create_pr, parent_commit=parent)

@@ -101,6 +101,27 @@ def hub_errors(repo_id: str, token: str | None = None, *, doing: str = "read") -
         raise explained from None
 
 
+@contextmanager
+def xet_errors(repo_id: str, token: str | None = None) -> Iterator[None]:
+    """Tell failures of the Xet upload from others: they come as plain built-in exceptions out of ``hf_xet``."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
+        if type(error).__module__ != "builtins" or not _xet_in_use():
+            raise
+        raise XetError("the upload through the Xet storage failed", where=redact(f"{repo_id}: {_said(error)}", token),
+                       how="run again; or with HF_HUB_DISABLE_XET=1, which uploads over plain HTTP. What arrived is "
+                           "not sent again, and nothing was committed") from None
+
+
+def _xet_in_use() -> bool:
+    from importlib.util import find_spec
+
+    from huggingface_hub import constants
+
+    return find_spec("hf_xet") is not None and not getattr(constants, "HF_HUB_DISABLE_XET", True)
+
+
 def explain(error: BaseException, repo_id: str, token: str | None = None, doing: str = "read") -> HubError | None:
     """The :class:`HubError` for an exception of the hub's client; None for one that is not the hub's."""
     from huggingface_hub import errors as hf

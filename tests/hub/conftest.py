@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,9 @@ from huggingface_hub.utils import _http
 from safetensors.numpy import save
 
 from eagle_convert import hub_range
+from eagle_convert.manifest import Borrowed, Manifest, Origin, TargetOrigin
 from eagle_convert.source import HubOptions
+from eagle_convert.tensors import open_file
 
 from .repos import User
 from .server import Hub
@@ -81,4 +83,25 @@ def target(hub: Hub) -> dict[str, bytes]:
     return files
 
 
-Reader = Callable[[str], bytes]
+@pytest.fixture
+def draft(tmp_path: Path, fixtures_dir: Path) -> Path:
+    """A compact folder ``draft``: RAND E1 without its embedding, with the manifest that a conversion writes."""
+    folder = tmp_path / "draft"
+    folder.mkdir()
+    with open_file(fixtures_dir / "rand" / "e1" / "model.safetensors") as index:
+        tensors = {name: index.array(name) for name in index}
+        table = tensors.pop("embed_tokens.weight")
+        ledger = [{"source": name, "destination": name, "action": "kept", "reason": "",
+                   "sha256": index.sha256(name), "bytes": index[name].nbytes} for name in tensors]
+        ledger.append({"source": "embed_tokens.weight", "destination": None, "action": "dropped",
+                       "reason": "bit-equal to the target's", "sha256": index.sha256("embed_tokens.weight"),
+                       "bytes": table.nbytes})
+        borrowed = Borrowed("model.embed_tokens.weight", index.sha256("embed_tokens.weight"), "F16", table.shape)
+    manifest = Manifest(Origin("someone/EAGLE-tiny", "5" * 40), TargetOrigin("org/tiny", "7" * 40, {
+        "embed_tokens.weight": borrowed}), "eagle", "eagle1", tuple(ledger), options=("--dtype", "keep"))
+    (folder / "model.safetensors").write_bytes(save(tensors, {"format": "pt"}))
+    config = json.loads((fixtures_dir / "rand" / "e1" / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "eagle_convert.json").write_bytes(manifest.encode())
+    (folder / "LICENSE").write_text("Apache License\n")
+    return folder

@@ -25,6 +25,7 @@ import yaml
 from .repos import LFS_SUFFIXES, Blob, Commit, Repo, User, World
 
 LICENSES = {"apache-2.0", "mit", "llama2", "llama3", "llama3.1", "other", "cc-by-4.0"}
+HOUSEKEEPING = "/api/agent-harnesses"  # the client asks for it once a day, whatever it is doing
 REPO = r"(?P<repo>[\w.-]+/[\w.-]+)"
 
 
@@ -132,11 +133,13 @@ class Handler(BaseHTTPRequestHandler):
         self.route, self.query = unquote(url.path), parse_qs(url.query)
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ").strip() or None
         self.record = Seen(self.command, self.path, range=self.headers.get("Range"), token=token)
-        with self.hub.lock:
-            self.hub.seen.append(self.record)
-            fault = next((f for f in self.hub.faults if f.times > 0 and f.match(self.record)), None)
-            if fault:
-                fault.times -= 1
+        fault = None
+        if self.route != HOUSEKEEPING:
+            with self.hub.lock:
+                self.hub.seen.append(self.record)
+                fault = next((f for f in self.hub.faults if f.times > 0 and f.match(self.record)), None)
+                if fault:
+                    fault.times -= 1
         self.fault = fault
         try:
             if fault and fault.drop == "before":
@@ -449,9 +452,15 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def xet_token(self, repo: str, revision: str) -> None:
+        """A token for the Xet store, which is not played here: whoever asks it for anything is refused."""
         if self.writable(repo):
-            self.answer(200, b"", {"X-Xet-Cas-Url": f"{self.hub.url}/cas", "X-Xet-Access-Token": "xet-secret",
-                                   "X-Xet-Token-Expiration": str(int(time.time()) + 3600)})
+            until = int(time.time()) + 3600
+            self.answer(200, {"casUrl": f"{self.hub.url}/cas", "accessToken": "xet-secret", "exp": until},
+                        {"X-Xet-Cas-Url": f"{self.hub.url}/cas", "X-Xet-Access-Token": "xet-secret",
+                         "X-Xet-Token-Expiration": str(until)})
+
+    def xet_store(self, path: str) -> None:
+        self.refuse(403, "the store is closed")
 
 
 ROUTES = [
@@ -464,6 +473,7 @@ ROUTES = [
     ("GET", rf"/api/models/{REPO}/tree/(?P<revision>.+)", "tree"),
     ("GET", rf"/api/models/{REPO}/refs", "refs"),
     ("GET", rf"/api/models/{REPO}/xet-(?:read|write)-token/(?P<revision>.+)", "xet_token"),
+    ("GET|HEAD|POST|PUT", r"/cas/(?P<path>.*)", "xet_store"),
     ("POST", rf"/api/models/{REPO}/paths-info/(?P<revision>.+)", "paths_info"),
     ("POST", rf"/api/models/{REPO}/branch/(?P<branch>.+)", "create_branch"),
     ("POST", rf"/api/models/{REPO}/preupload/(?P<revision>.+)", "preupload"),
