@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,18 @@ def api(hub: HubOptions) -> HfApi:
     """The client; what ``hub`` leaves out comes from ``HF_ENDPOINT``, ``HF_TOKEN`` or the stored login."""
     from huggingface_hub import HfApi
 
+    if not sys.stderr.isatty():
+        hide_progress()  # the client draws them into log files too
     return HfApi(endpoint=hub.endpoint, token=hub.token, library_name=LIBRARY, library_version=__version__)
+
+
+def hide_progress() -> None:
+    """No progress bars of the client's, unless the environment asks for them."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import disable_progress_bars
+
+    if constants.HF_HUB_DISABLE_PROGRESS_BARS is None:
+        disable_progress_bars()
 
 
 def is_offline(hub: HubOptions) -> bool:

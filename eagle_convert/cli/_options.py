@@ -78,13 +78,12 @@ def common_options(function: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
-def hub_options(function: F) -> F:
-    """``--revision --token --cache-dir --offline``; the command gets ``revision`` and ``hub`` (a ``HubOptions``).
+def connection_options(function: F) -> F:
+    """``--token --cache-dir --offline``; the command gets ``hub`` (a ``HubOptions``).
 
     What is not given is left to ``HF_TOKEN``, ``HF_HUB_CACHE``, ``HF_HUB_OFFLINE`` and ``HF_ENDPOINT``.
     """
 
-    @option("--revision", metavar="REV", section="Hub", help="Branch, tag or commit of SOURCE (TARGET: id@REV).")
     @option("--token", metavar="TOKEN", section="Hub", help="Access token; better: HF_TOKEN or 'hf auth login'.")
     @option("--cache-dir", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", section="Hub",
             help="The hub cache to use (default: HF_HUB_CACHE).")
@@ -97,6 +96,13 @@ def hub_options(function: F) -> F:
         return function(*args, hub=hub, **kwargs)
 
     return wrapper  # type: ignore[return-value]
+
+
+def hub_options(function: F) -> F:
+    """:func:`connection_options` and ``--revision``: what every command takes that reads a SOURCE."""
+    revision = option("--revision", metavar="REV", section="Hub",
+                      help="Branch, tag or commit of SOURCE (TARGET: id@REV).")
+    return revision(connection_options(function))
 
 
 def command(name: str, *, examples: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Command]:

@@ -184,8 +184,8 @@ class Handler(BaseHTTPRequestHandler):
         view = memoryview(data)[:cut]
         for start in range(0, len(view), 1 << 16):
             chunk = view[start:start + (1 << 16)]
+            self.record.sent += len(chunk)  # before, so that whoever has the bytes also finds them counted
             self.request.sendall(chunk)
-            self.record.sent += len(chunk)
         if cut is not None:
             time.sleep(0.01)
             raise Dropped

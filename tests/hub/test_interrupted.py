@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -60,17 +61,15 @@ def test_cut_at_every_request(existing: bool, after: bool, hub: Hub, options: Hu
     prepared(hub, existing)
     push(draft, options)
     requests, weights = len(hub.seen), (draft / "model.safetensors").stat().st_size
-    cuts = 0
+    uncut: list[int] = []
     for n in range(1, requests + 1):
         old = prepared(hub, existing)
         fresh = HubOptions(token=TOKEN, cache_dir=str(tmp_path / f"cache-{n}"), endpoint=hub.url)
         hub.forget()
         hub.faults[:] = CutAt(n, after=after).faults()
-        try:
+        with suppress(HubError):
             push(draft, fresh)
-        except HubError as error:
-            cuts += 1
-            assert error.how
+            uncut.append(n)
         hub.faults.clear()
         repo = hub.world.repos.get(REPO)
         if repo is not None:  # all of the commit or none of it
@@ -83,8 +82,7 @@ def test_cut_at_every_request(existing: bool, after: bool, hub: Hub, options: Hu
         assert hub.bytes_received("/store/") == sent + (0 if uploaded else weights)
         ours = [c for c in hub.world.repos[REPO].commits.values() if c.summary.startswith("Upload")]
         assert len(ours) == 1
-    # a lost answer is repaired by the client's own retries only where the hub still answers: here nobody does
-    assert cuts == requests
+    assert uncut == []
 
 
 @pytest.mark.parametrize("path", ["/preupload/", "/lfs/objects/batch", "/store/", "/lfs/objects/verify"])

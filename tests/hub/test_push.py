@@ -339,7 +339,7 @@ class _Intruder:
 
 def test_a_hand_written_card_keeps_its_text_and_only_our_section_changes(
         hub: Hub, options: HubOptions, draft: Path) -> None:
-    hub.world.add(REPO, {"README.md": b"---\nlicense: mit\n# a comment of mine\ntags:\n- mine\n---\n# Mine\n\nBefore.\n"})
+    hub.world.add(REPO, {"README.md": b"---\nlicense: mit\ntags:\n- mine\n---\n# Mine\n\nBefore.\n"})
     first = push(draft, options, license=None).card
     assert "# Mine\n\nBefore.\n" in first
     assert metadata(first)["tags"][0] == "mine"  # type: ignore[index]
