@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal
 
 from eagle_runtime.config import DraftSpec
 
-from .casting import has_nonfinite, nonfinite
+from . import bits
 from .dialects import Reading
 from .dtypes import DTYPES, Array
 from .errors import DialectError
@@ -22,8 +20,10 @@ from .manifest import Borrowed
 from .norms import NORMS, NormChoice, NormVerdict, decide
 from .pairing import Target, check_fit
 from .sharing import EMBEDDING, HEAD, Choice, Question, Share, Whose, share
-from .tables import Progress
 from .tensors import TensorIndex
+
+if TYPE_CHECKING:
+    from .tables import Progress
 
 Action = Literal["kept", "renamed", "cast", "dropped", "created"]
 
@@ -143,7 +143,7 @@ def plan(reading: Reading, index: TensorIndex, target: Target | None = None, opt
     findings += [*embedding.findings, *head.findings, *verdict.findings]
     reasons |= (gone := _redundant_vocabulary(reading, spec))
     dropped |= set(gone)
-    if "fc.bias" in names and not index.to_float32(names["fc.bias"]).any():
+    if "fc.bias" in names and bits.is_zeros(_bytes(index, names["fc.bias"]), index[names["fc.bias"]].dtype):
         dropped.add("fc.bias")
         reasons["fc.bias"] = "every element is exactly zero"
         findings.append(finding("EC410", f"{index[names['fc.bias']].file}: {names['fc.bias']}"))
@@ -191,7 +191,11 @@ def _norms(reading: Reading, index: TensorIndex, choice: NormChoice) -> NormVerd
         return NormVerdict()
     names = {norm: reading.names[tensor] for norm, tensor in NORMS.items() if tensor in reading.names}
     shown = {norm: f"{index[name].file}: {name}" for norm, name in names.items()}
-    return decide(shown, reading.claims, lambda norm: bool((index.to_float32(names[norm]) == 1.0).all()), choice)
+
+    def is_ones(norm: str) -> bool:
+        return bits.is_ones(_bytes(index, names[norm]), index[names[norm]].dtype)
+
+    return decide(shown, reading.claims, is_ones, choice)
 
 
 def _norm_words(verdict: NormVerdict, spec: DraftSpec) -> dict[str, str]:
@@ -265,27 +269,44 @@ def _items(reading: Reading, index: TensorIndex, dropped: set[str], reasons: Map
     for tensor, (value, origin) in reading.created.items():
         if tensor not in dropped:
             out.append(Item(None, tensor, "created", f"from {origin}", _CODES[value.dtype.name], value.shape,
-                            value.nbytes, value.shape, value=np.ascontiguousarray(value)))
+                            value.nbytes, value.shape, value=value))
     return tuple(out)
 
 
+def _bytes(index: TensorIndex, name: str) -> bytes:
+    """A small tensor's raw bytes."""
+    return b"".join(index.chunks(name))
+
+
 def _scan(index: TensorIndex, items: tuple[Item, ...], limit: int) -> list[Finding]:
-    """Inf and NaN in the tensors that are kept, up to ``limit`` bytes each; read in chunks of rows."""
+    """Inf and NaN in the tensors that are kept, up to ``limit`` bytes each."""
     found = []
     for item in items:
         if item.source is None or item.destination is None or not 0 < item.nbytes <= limit:
             continue
-        count, first = 0, None
-        rows = item.shape[0] if item.shape else 1
-        step = max(1, (4 << 20) // max(1, item.nbytes // max(1, rows)))
-        for start in range(0, rows, step):
-            chunk = index.array(item.source, start, start + step)
-            if has_nonfinite(chunk, item.dtype):
-                mask = nonfinite(chunk, item.dtype)
-                count += int(mask.sum())
-                if first is None:
-                    at = [int(i) for i in np.argwhere(mask)[0]]
-                    first = [at[0] + start, *at[1:]] if item.shape else []
-        if count:
-            found.append(finding("EC601", f"{index[item.source].file}: {item.source}", count=f"{count:,}", first=first))
+        if item.nbytes > SMALL or bits.may_hold_nonfinite(_bytes(index, item.source), item.dtype):
+            count, first = _count_nonfinite(index, item.source)
+            if count:
+                found.append(finding("EC601", f"{index[item.source].file}: {item.source}", count=f"{count:,}",
+                                     first=first))
     return found
+
+
+def _count_nonfinite(index: TensorIndex, name: str) -> tuple[int, list[int]]:
+    """How many elements are Inf or NaN, and where the first is; read in chunks of rows."""
+    import numpy as np
+
+    from .casting import has_nonfinite, nonfinite
+
+    info, count, first = index[name], 0, []
+    rows = info.shape[0] if info.shape else 1
+    step = max(1, (4 << 20) // max(1, info.nbytes // max(1, rows)))
+    for start in range(0, rows, step):
+        chunk = index.array(name, start, start + step)
+        if has_nonfinite(chunk, info.dtype):
+            mask = nonfinite(chunk, info.dtype)
+            if not count and info.shape:
+                at = [int(i) for i in np.argwhere(mask)[0]]
+                first = [at[0] + start, *at[1:]]
+            count += int(mask.sum())
+    return count, first

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+    Array = npt.NDArray[Any]
+else:  # numpy is imported where values are touched: describing a file from its header costs neither it nor torch
+    Array = Any
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ BY_TORCH_NAME: dict[str, Dtype] = {d.torch: d for d in _ALL if d.torch}
 @cache
 def _float8_table(code: str) -> Array:
     """The 256 values of an eight-bit float as float32, from the encoding's definition."""
+    import numpy as np
+
     byte = np.arange(256, dtype=np.int64)
     if code == "F8_E8M0":  # a bare exponent; 0xFF is NaN
         table = np.ldexp(np.float64(1), byte - 127)
@@ -92,6 +96,8 @@ def widen(raw: Array, code: str) -> Array:
     Raises:
         ValueError: for codes that are no floats, or that have sub-byte elements.
     """
+    import numpy as np
+
     dtype = DTYPES[code]
     if not dtype.is_float or dtype.view is None:
         raise ValueError(f"{code} has no float32 reading")

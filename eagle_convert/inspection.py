@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eagle_runtime.config import DraftSpec
 
@@ -13,8 +13,10 @@ from .errors import DialectError
 from .findings import Finding, finding
 from .opening import Opened, opened
 from .source import HubOptions, Source, open_source
-from .tables import Progress
 from .tensors import TensorIndex, open_index
+
+if TYPE_CHECKING:
+    from .tables import Progress
 
 SCHEMA = "eagle-convert/inspect/1"
 _EVERYTHING = 1 << 62

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eagle_runtime.config import DraftSpec
 
 from .errors import BrokenFileError, PairingError
 from .findings import Finding, finding
 from .source import HubOptions, Source, open_source
-from .tables import Table, surplus_is_padding
 from .tensors import TensorIndex, open_index
+
+if TYPE_CHECKING:
+    from .tables import Table
 
 # A text model may sit inside a multimodal one, in either order of the two prefixes (model.language_model., …).
 _PREFIXES = frozenset({"model", "language_model", "text_model", "llm", "transformer", "decoder", "base_model"})
@@ -58,6 +60,8 @@ class Target:
 
     def table(self, which: str) -> Table:
         """The target's counterpart of the draft's ``embed_tokens.weight`` or ``lm_head.weight``."""
+        from .tables import Table  # here, because it costs numpy, which a command without a target need not load
+
         name = self.embedding if which == "embed_tokens.weight" else self.head
         assert name is not None
         return Table(self.index, name)
@@ -167,6 +171,8 @@ def check_fit(spec: DraftSpec, target: Target, has_embedding: bool) -> list[Find
     Args:
         has_embedding: the file holds an embedding: its rows are compared with the target's table, not here.
     """
+    from .tables import surplus_is_padding
+
     found = []
     name, width = target.source.name, target.hidden_size
     if spec.target_hidden_size != width:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from eagle_runtime.config import DraftSpec
 
 from .findings import Finding, finding
 from .manifest import Borrowed
 from .pairing import Target
-from .tables import Comparison, Progress, Table, comparable, compare
 from .tensors import TensorIndex
+
+if TYPE_CHECKING:  # tables.py costs numpy: it is loaded when there is something to compare
+    from .tables import Comparison, Progress, Table
 
 Choice = Literal["auto", "keep", "drop"]
 Whose = Literal["own", "target", "absent", "unproved"]
@@ -92,9 +94,13 @@ def share(ask: Question) -> Share:
         return Share(True, "own", f"the draft's own: {ask.why_not}", refused)
     if ask.choice == "keep":
         return Share(True, "own", "kept as asked")
+    if ask.theirs is None:
+        return _unproved(ask, ask.name, None)
+    from .tables import Table, comparable, compare
+
     ours, theirs = Table(ask.index, ask.name), ask.theirs
-    if theirs is None or not comparable(ours, theirs):
-        return _unproved(ask, ours, theirs)
+    if not comparable(ours, theirs):
+        return _unproved(ask, ask.name, theirs)
     comparison = compare(ours, theirs, digests=ask.digests, progress=ask.progress)
     if comparison.unequal_rows:
         assert ask.target is not None
@@ -103,7 +109,8 @@ def share(ask: Question) -> Share:
     return _compared(ask, ours, theirs, comparison)
 
 
-def _unproved(ask: Question, ours: Table, theirs: Table | None) -> Share:
+def _unproved(ask: Question, name: str, theirs: Table | None) -> Share:
+    ours = ask.index[name]
     if ask.choice == "drop":
         evidence = "it was not compared with any target"
         return Share(False, "target" if ask.target else "absent", f"dropped as asked; {evidence}",
@@ -116,7 +123,7 @@ def _unproved(ask: Question, ours: Table, theirs: Table | None) -> Share:
         why = (f"{ours.dtype} {list(ours.shape)} cannot be compared with the target's {theirs.dtype} "
                f"{list(theirs.shape)}")
     return Share(True, "unproved", "not proved equal to the target's",
-                 (finding("EC308", ask.where, bytes=f"{ask.index[ours.name].nbytes:,}", why=why),))
+                 (finding("EC308", ask.where, bytes=f"{ours.nbytes:,}", why=why),))
 
 
 def _compared(ask: Question, ours: Table, theirs: Table, comparison: Comparison) -> Share:

@@ -77,7 +77,7 @@ class Outgoing:
         item = self.item
         view = DTYPES[item.dtype].view or "|u1"
         if item.value is not None:
-            yield item.value.reshape(-1).view(view)
+            yield np.ascontiguousarray(item.value).reshape(-1).view(view)
         elif item.rows is not None and item.source is not None:
             row = max(1, item.nbytes // max(1, item.shape[0]))
             step = max(1, _CHUNK // row)

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from .dtypes import DTYPES, Array, widen
 from .errors import BrokenFileError, SourceError
 from .ranges import LocalFile, RangeReader
@@ -99,7 +97,7 @@ class TensorIndex(Mapping[str, TensorInfo]):
         """The tensor's raw bytes, little-endian and contiguous, in pieces of ``size`` bytes (the last may be short)."""
         stored = self._stored[name]
         if stored.stride is not None:
-            whole = self.array(name).reshape(-1).view(np.uint8).data
+            whole = self.array(name).reshape(-1).view("u1").data
             yield from (whole[at:at + size] for at in range(0, len(whole), size))
             return
         stored.reader.expect(stored.start, stored.start + stored.info.nbytes)
@@ -186,6 +184,8 @@ class TensorIndex(Mapping[str, TensorInfo]):
 
     def _read(self, stored: _Stored, first: int, count: int) -> Array:
         """``count`` contiguous elements from element ``first``, flat."""
+        import numpy as np
+
         dtype = DTYPES[stored.info.dtype]
         raw = np.empty(count * dtype.bits // 8, np.uint8)
         if len(raw):
@@ -196,6 +196,8 @@ class TensorIndex(Mapping[str, TensorInfo]):
 
     def _gather(self, stored: _Stored, stride: tuple[int, ...], start: int, stop: int) -> Array:
         """Rows of a strided view (a transposed or sliced tensor in a ``.bin``), made contiguous."""
+        import numpy as np
+
         shape = (stop - start, *stored.info.shape[1:])
         if 0 in shape:
             return self._read(stored, 0, 0).reshape(shape)

@@ -36,8 +36,8 @@ READING = (ERRORS, SPEC, "eagle_convert.vocab", "eagle_convert.source", "eagle_c
            "eagle_convert.dtypes", "eagle_convert.findings", "eagle_convert.dialects", "eagle_runtime.compact")
 HUB = (ERRORS, "eagle_convert.source", "eagle_convert.hub_errors", "eagle_convert.hub_client",
        "eagle_convert._version")
-DECIDING = ("eagle_convert.casting", "eagle_convert.tables", "eagle_convert.pairing", "eagle_convert.norms",
-            "eagle_convert.sharing", "eagle_convert.manifest")
+DECIDING = ("eagle_convert.bits", "eagle_convert.casting", "eagle_convert.tables", "eagle_convert.pairing",
+            "eagle_convert.norms", "eagle_convert.sharing", "eagle_convert.manifest")
 ALL = ("eagle_convert", "eagle_runtime")
 
 # The longest row that fits a module's name holds for it.
@@ -64,6 +64,7 @@ RULES: dict[str, Rule] = {
     "eagle_convert.dialects": Rule(inside=(*READING, "eagle_convert.manifest", "eagle_runtime.views"), top=("numpy",),
                                    lazy=("torch", "gguf")),
     # Deciding what a compact folder holds: the target's tables, the norms, the ledger.
+    "eagle_convert.bits": Rule(inside=FILES),
     "eagle_convert.casting": Rule(inside=FILES, top=("numpy",)),
     "eagle_convert.tables": Rule(inside=(*READING, "eagle_convert.casting"), top=("numpy",)),
     "eagle_convert.pairing": Rule(inside=(*READING, "eagle_convert.tables")),

@@ -113,7 +113,7 @@ def test_c21_a_flag_without_its_norm_is_refused(head, tmp_path, tgt):
     folder, _ = head({}, skip_output_norm=False)
     error = refused(folder, tmp_path / "out", "--target", tgt)
     assert "norm.weight" in error["where"]
-    assert "skip_output_norm" in error["where"]
+    assert "config.json" in error["where"]
 
 
 # -- C23: a norm before fc
