@@ -132,7 +132,7 @@ def d2t_as_ids(view: DraftView, target: Target) -> DraftView:
 
 
 def qkv_bias_dropped(view: DraftView, target: Target) -> DraftView:
-    """The biases of q, k and v are not added."""
+    """The biases of q, k and v are not added, as where the config has no key for them."""
     if not view.spec.qkv_bias:
         raise _refuse("qkv-bias-dropped", "its q, k and v have no bias")
     return _without(view, [n for n in view.tensors if n.endswith(("q_proj.bias", "k_proj.bias", "v_proj.bias"))],

@@ -7,6 +7,7 @@ are refused by name.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,10 @@ def load_transformers_target(folder: str | Path, *, dtype: torch.dtype | None, d
                                 how="pip install transformers") from e
     wanted = dtype or (torch.float32 if torch.device(device).type == "cpu" else "auto")
     try:
+        old = tuple(int(n) for n in transformers.__version__.split(".")[:2]) < (4, 56)
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            str(folder), dtype=wanted, attn_implementation="eager", local_files_only=True)
+            str(folder), attn_implementation="eager", local_files_only=True,
+            **{"torch_dtype" if old else "dtype": wanted})
     except (OSError, ValueError, KeyError, ImportError) as e:
         raise EagleRuntimeError("transformers cannot load this target either", where=f"{folder}: {e}",
                                 how="check the folder, or upgrade transformers") from e
@@ -71,6 +74,8 @@ class TransformersTarget(Target):
             raise EagleRuntimeError("the target's layers were not found", where=f"model_type {config.model_type}",
                                     how="measure it with --engine vllm")
         self.layers = layers[0]
+        takes = inspect.signature(self.base.forward).parameters  # transformers renamed the argument in 5.x
+        self.cache_argument = "cache" if "cache" in takes else "past_key_values"
         self.types = tuple(getattr(config, "layer_types", None) or ())
         self.window: int | None = getattr(config, "sliding_window", None)
         if not self.types and getattr(config, "use_sliding_window", True) is False:
@@ -96,9 +101,9 @@ class TransformersTarget(Target):
         rows = _Rows(OnePass(), zero, 1)
         try:
             self._run(zero, zero, rows, torch.ones((1, 1, 1), dtype=torch.bool, device=self.device))
-        except (AttributeError, TypeError) as e:
+        except (AttributeError, TypeError, ValueError, IndexError) as e:
             raise EagleRuntimeError("this target does not take a KV cache of ours", where=f"model_type {kind}: {e}",
-                                    how="measure it with --engine vllm, or server:URL") from e
+                                    how="upgrade transformers, or measure it with --engine vllm or server:URL") from e
         shapes = set(rows.shapes.values())
         if len(rows.shapes) != layers or len(shapes) != 1:
             raise EagleRuntimeError(
@@ -116,8 +121,8 @@ class TransformersTarget(Target):
             given = {"full_attention": full, "sliding_attention": additive_mask(near, 1, self.dtype)}
         else:
             given = full if set(self.types) == {"full_attention"} else additive_mask(near, 1, self.dtype)
-        out = self.base(input_ids=ids, position_ids=positions, attention_mask=given, past_key_values=rows,
-                        use_cache=True)
+        out = self.base(input_ids=ids, position_ids=positions, attention_mask=given, use_cache=True,
+                        **{self.cache_argument: rows})
         hidden: Tensor = out.last_hidden_state
         return hidden
 
