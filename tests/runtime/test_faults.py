@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from eagle_runtime import DraftSpec
 from eagle_runtime.faults import FAULTS, FaultError, applicable, apply_faults
 from eagle_runtime.forced import Forced
@@ -13,8 +14,9 @@ from eagle_runtime.views import DraftView
 from tests.runtime.tiny import EAGLE1, EAGLE3, random_target, random_view
 
 # the contract's list, section 4
-IDS = ("input-norm output-norm residual-lost stale-kv fc-bias-dropped concat-swapped foreign-embedding token-shift "
-       "hidden-prenorm rope-base aux-shift norm-before-residual recycled-norm d2t-as-ids qkv-bias-dropped overflow").split()
+IDS = ["input-norm", "output-norm", "residual-lost", "stale-kv", "fc-bias-dropped", "concat-swapped",
+       "foreign-embedding", "token-shift", "hidden-prenorm", "rope-base", "aux-shift", "norm-before-residual",
+       "recycled-norm", "d2t-as-ids", "qkv-bias-dropped", "overflow"]
 TEXT = torch.tensor([3, 80, 17, 17, 4, 55, 8, 23, 60, 11])
 BIASED1 = {"fc_bias": True, "qkv_bias": True}
 
@@ -81,7 +83,7 @@ def third_guess(reference: Reference) -> torch.Tensor:
 
 @torch.no_grad()
 def test_directions() -> None:
-    """The directions that the contract fixes: rows rolled by one, boundary + 1, base 10000 or 500000, offsets as ids."""
+    """The directions that the contract fixes: rows rolled by one, boundary + 1, base 10000 or 500000."""
     target = random_target()
     e1, e3 = random_view(EAGLE1), random_view(EAGLE3)
     rolled = apply_faults(["foreign-embedding"], e1, target).tensors["embed_tokens.weight"]()
