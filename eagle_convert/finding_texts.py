@@ -420,7 +420,13 @@ _PAIRING = (
         meaning="What --target names is no complete model with one embedding table."),
 )
 
-_ENGINES: tuple[Entry, ...] = ()
+_ENGINES = (
+    Entry(
+        "EC801", "warn", "written although unfaithful",
+        message="the destination loads and computes something else: {why}",
+        fix="do not measure the head by it; the compact folder keeps its function",
+        meaning="--allow-unfaithful asked for a layout that has no place for a part of the head."),
+)
 
 _FILES = (
     Entry(
