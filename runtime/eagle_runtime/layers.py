@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
@@ -53,6 +55,21 @@ def can_pack(weight: Tensor) -> bool:
             and hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and hasattr(torch.ops.mkldnn, "_linear_pointwise"))
 
 
+_PACKED: WeakValueDictionary[int, Linear] = WeakValueDictionary()
+_numbers = count()
+
+
+@torch.library.custom_op("eagle_runtime::packed_linear", mutates_args=())
+def _packed_linear(x: Tensor, number: int, out_features: int) -> Tensor:
+    """The packed :class:`Linear` of that number, as one opaque operation: a compiler cannot hold oneDNN's layouts."""
+    return _PACKED[number].product(x)
+
+
+@_packed_linear.register_fake
+def _(x: Tensor, number: int, out_features: int) -> Tensor:
+    return x.new_empty((*x.shape[:-1], out_features))
+
+
 class Linear:
     """``x @ weight.T + bias``, with the weight reordered for oneDNN where that is possible (fp32 on a CPU).
 
@@ -68,7 +85,11 @@ class Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = False) -> None:
         self.bias = bias
         self.packed = pack and can_pack(weight)
+        self.out_features = weight.shape[0]
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self.packed else weight
+        self._number = next(_numbers)
+        if self.packed:
+            _PACKED[self._number] = self
 
     @property
     def weight(self) -> Tensor:
@@ -77,9 +98,16 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.packed:
-            out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self.bias, "none", [], "")
-            return out
+            if torch.compiler.is_compiling():
+                compiled: Tensor = _packed_linear(x, self._number, self.out_features)
+                return compiled
+            return self.product(x)
         return F.linear(x, self._weight, self.bias)
+
+    def product(self, x: Tensor) -> Tensor:
+        """``x @ weight.T + bias`` of a packed weight, by oneDNN itself."""
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self.bias, "none", [], "")
+        return out
 
 
 class RMSNorm:

@@ -7,6 +7,7 @@ no model. ``key`` tells the callables apart (lanes, slots, stage).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -54,8 +55,16 @@ class CompiledRunner(Runner):
     name = "compiled"
 
     def wrap(self, key: Hashable, call: Call, addresses: Callable[[], Mapping[str, int]]) -> Call:
-        compiled: Call = torch.compile(call, fullgraph=True, dynamic=False)
+        compiled: Call = torch.compile(_own_code(call), fullgraph=True, dynamic=False)
         return compiled
+
+
+def _own_code(call: Call) -> Call:
+    """The same callable with a code object of its own: a compiler keeps a few results for each code object, no more."""
+    function = getattr(call, "__func__", call)
+    copy = FunctionType(function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__,
+                        function.__closure__)
+    return MethodType(copy, call.__self__) if isinstance(call, MethodType) else copy
 
 
 class GraphRunner(Runner):
