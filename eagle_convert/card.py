@@ -120,19 +120,18 @@ def _complete(card: ModelCard, facts: CardFacts) -> None:
             data[key] = pruned(data[key])
             if data[key] is None:
                 data.pop(key)
-    bases = data.get("base_model", [])
-    if facts.base_model not in (bases if isinstance(bases, list) else [bases]):
+    if facts.base_model not in _listed(data.get("base_model")):
         data["base_model"] = facts.base_model
-    data["library_name"] = data.get("library_name", LIBRARY)
+    data["library_name"] = data.get("library_name") or LIBRARY
     data["tags"] = list(dict.fromkeys([*_listed(data.get("tags")), *_tags(facts)]))
     if facts.license:
         for key in LICENSE_KEYS:
             data.pop(key)
         for key, value in facts.license.items():
             data[key] = value
-    others = [r for r in data.get("eval_results", []) if r.dataset_type != DATASET]
+    others = [r for r in data.get("eval_results") or [] if r.dataset_type != DATASET]
     results = [*others, *_results(facts)]
-    data["model_name"] = data.get("model_name", PurePosixPath(facts.repo_id).name) if results else None
+    data["model_name"] = (data.get("model_name") or PurePosixPath(facts.repo_id).name) if results else None
     data["eval_results"] = results or None
 
 

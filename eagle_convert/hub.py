@@ -133,7 +133,7 @@ def _prepare(plan: PushReport, identity: Identity, remote: Remote, hub: HubOptio
     """Make the repository and the branch where they are not there; the commit to build on."""
     client, parent = api(hub), remote.commit
     try:
-        with hub_errors(plan.repo_id, hub.token, doing="write"):
+        with hub_errors(plan.repo_id, hub, doing="write"):
             if parent is None:
                 client.create_repo(plan.repo_id, private=private, exist_ok=True)
                 parent = str(client.model_info(plan.repo_id).sha)
@@ -158,7 +158,7 @@ def _commit(plan: PushReport, identity: Identity, found: PushFolder, parent: str
         return dataclasses.replace(plan, commit=parent, commit_url=f"{client.endpoint}/{plan.repo_id}/commit/{parent}",
                                    notes=(*plan.notes, "nothing changed: no commit was made"))
     try:
-        with (hub_errors(plan.repo_id, hub.token, doing="write"), xet_errors(plan.repo_id, hub.token),
+        with (hub_errors(plan.repo_id, hub, doing="write"), xet_errors(plan.repo_id, hub),
               warnings.catch_warnings()):
             warnings.simplefilter("ignore")  # the card's warnings were reported already
             info = client.create_commit(plan.repo_id, operations, commit_message=message, revision=plan.revision,
@@ -174,7 +174,7 @@ def _read_back(done: PushReport, found: PushFolder, hub: HubOptions) -> None:
     """Compare what the hub serves with what lies here: every digest that it lists, every weight file's header."""
     at = done.revision if done.pull_request_url else done.commit
     try:
-        with hub_errors(done.repo_id, hub.token):
+        with hub_errors(done.repo_id, hub):
             remote = Remote(done.commit, listing(api(hub).model_info(done.repo_id, revision=at, files_metadata=True)))
         wrong = [f"{f.path}: still there" for f in done.files if f.action == "deleted" and f.path in remote.files]
         wrong += [f"{f.path}: sha256 {f.sha256} here, {remote.files.get(f.path, (0, 'nothing'))[1]} there"

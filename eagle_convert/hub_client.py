@@ -55,14 +55,14 @@ def stream(url: str, headers: dict[str, str]) -> Iterator[Any]:
     """A GET whose body is not read yet, with the client's own retries and back-off (429, 5xx, no connection)."""
     from huggingface_hub import constants, utils
 
-    timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+    how = {"headers": headers, "timeout": constants.HF_HUB_DOWNLOAD_TIMEOUT,
+           "retry_on_status_codes": (408, 429, 500, 502, 503, 504)}
     if hasattr(utils, "http_stream_backoff"):  # 1.0 and later: httpx
-        with utils.http_stream_backoff("GET", url, headers=headers, timeout=timeout) as response:
+        with utils.http_stream_backoff("GET", url, **how) as response:
             yield response
-        return
-    with utils.http_backoff("GET", url, headers=headers, timeout=timeout, stream=True,
-                            retry_on_status_codes=(429, 500, 502, 503, 504)) as response:
-        yield response
+    else:
+        with utils.http_backoff("GET", url, stream=True, **how) as response:
+            yield response
 
 
 def body(response: Any) -> Iterator[bytes]:

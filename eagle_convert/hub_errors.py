@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from .errors import HubError
+
+if TYPE_CHECKING:
+    from .source import HubOptions
 
 
 class NoSuchRepoError(HubError):
@@ -82,11 +86,11 @@ class NotAsPushedError(HubError):
 
 
 @contextmanager
-def hub_errors(repo_id: str, token: str | None = None, *, doing: str = "read") -> Iterator[None]:
+def hub_errors(repo_id: str, hub: HubOptions, *, doing: str = "read") -> Iterator[None]:
     """Turn what ``huggingface_hub`` raises into a :class:`HubError` about ``repo_id``.
 
     Args:
-        token: the token in use, if one was given; it and the stored one are struck out of the texts.
+        hub: how the hub was reached; its token and the stored one are struck out of the texts.
         doing: ``"read"`` or ``"write"``; decides what a 403 means.
     """
     try:
@@ -94,7 +98,7 @@ def hub_errors(repo_id: str, token: str | None = None, *, doing: str = "read") -
     except HubError:
         raise
     except Exception as error:
-        explained = explain(error, repo_id, token, doing)
+        explained = explain(error, repo_id, hub, doing)
         if explained is None:
             raise
         # The original stays out of the chain: its text and its request could show a token in a traceback.
@@ -102,14 +106,15 @@ def hub_errors(repo_id: str, token: str | None = None, *, doing: str = "read") -
 
 
 @contextmanager
-def xet_errors(repo_id: str, token: str | None = None) -> Iterator[None]:
+def xet_errors(repo_id: str, hub: HubOptions) -> Iterator[None]:
     """Tell failures of the Xet upload from others: they come as plain built-in exceptions out of ``hf_xet``."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
         if type(error).__module__ != "builtins" or not _xet_in_use():
             raise
-        raise XetError("the upload through the Xet storage failed", where=redact(f"{repo_id}: {_said(error)}", token),
+        said = redact(f"{repo_id}: {_said(error)}", hub.token)
+        raise XetError("the upload through the Xet storage failed", where=said,
                        how="run again; or with HF_HUB_DISABLE_XET=1, which uploads over plain HTTP. What arrived is "
                            "not sent again, and nothing was committed") from None
 
@@ -122,15 +127,15 @@ def _xet_in_use() -> bool:
     return find_spec("hf_xet") is not None and not getattr(constants, "HF_HUB_DISABLE_XET", True)
 
 
-def explain(error: BaseException, repo_id: str, token: str | None = None, doing: str = "read") -> HubError | None:
+def explain(error: BaseException, repo_id: str, hub: HubOptions, doing: str = "read") -> HubError | None:
     """The :class:`HubError` for an exception of the hub's client; None for one that is not the hub's."""
     from huggingface_hub import errors as hf
 
     cause = error.__cause__ if isinstance(error, (hf.LocalEntryNotFoundError, RuntimeError)) else None
-    if cause is not None and (found := explain(cause, repo_id, token, doing)):
+    if cause is not None and (found := explain(cause, repo_id, hub, doing)):
         return found
     status = getattr(getattr(error, "response", None), "status_code", None)
-    where = redact(f"{repo_id}: {_said(error)}", token)
+    where, page = redact(f"{repo_id}: {_said(error)}", hub.token), _page(repo_id, hub)
     if isinstance(error, hf.OfflineModeIsEnabled):
         return _offline(repo_id)
     if isinstance(error, hf.LocalEntryNotFoundError):
@@ -139,13 +144,13 @@ def explain(error: BaseException, repo_id: str, token: str | None = None, doing:
                               how=f"go online once: hf download {repo_id}; or drop --offline (HF_HUB_OFFLINE)")
     if isinstance(error, hf.GatedRepoError):
         return GatedError(f"{repo_id} is gated: its files need an accepted access request", where=where,
-                          how=f"ask for access at {_page(repo_id)}, then: hf auth login (or HF_TOKEN)")
+                          how=f"ask for access at {page}, then: hf auth login (or HF_TOKEN)")
     if isinstance(error, hf.RevisionNotFoundError):
         return NoSuchRevisionError(f"{repo_id} has no such revision", where=where,
-                                   how=f"see its branches and tags: git ls-remote {_page(repo_id)}")
+                                   how=f"see its branches and tags: git ls-remote {page}")
     if isinstance(error, hf.EntryNotFoundError):
         return NoSuchFileError(f"{repo_id} has no such file", where=where,
-                               how=f"see its files: {_page(repo_id)}/tree/main")
+                               how=f"see its files: {page}/tree/main")
     if isinstance(error, hf.LocalTokenNotFoundError):
         return NoTokenError("this needs a token, and there is none", where=repo_id,
                           how="hf auth login; or set HF_TOKEN; or give --token")
@@ -235,7 +240,7 @@ def _retry_after(error: BaseException) -> str:
     return f"{seconds} seconds" if seconds.isdigit() else "some minutes"
 
 
-def _page(repo_id: str) -> str:
+def _page(repo_id: str, hub: HubOptions) -> str:
     from huggingface_hub import constants
 
-    return f"{redact(constants.ENDPOINT)}/{repo_id}"
+    return f"{redact(hub.endpoint or constants.ENDPOINT)}/{repo_id}"

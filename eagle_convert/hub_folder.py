@@ -18,6 +18,7 @@ from .tensors import open_index
 from .verification import check_files
 
 README = "README.md"
+FILE_LIMIT = 50 * 10**9  # what can be downloaded over plain HTTP
 # Root-level files that a loader takes for the model's weights. Nothing else is ever called superseded.
 _WEIGHTS = re.compile(r"(pytorch_model|model)(\.[\w-]+)?(-\d{5}-of-\d{5})?\.(bin|safetensors)(\.index\.json)?"
                       r"|(pytorch_model|model)\.(pt|pth)")
@@ -129,14 +130,11 @@ def _list(folder: Path) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _file(folder: Path, path: str) -> PushFile:
-    from huggingface_hub import constants
-
     local = folder / path
     size = local.stat().st_size
-    limit = constants.MAX_HTTP_DOWNLOAD_SIZE
-    if size > limit:
+    if size > FILE_LIMIT:
         raise TooLargeError(f"{path} is larger than the hub serves in one file",
-                            where=f"{path}: {size} bytes, at most {limit}",
+                            where=f"{path}: {size} bytes, at most {FILE_LIMIT}",
                             how="convert with a smaller --max-shard-size, then push again")
     digest = hashlib.sha256()
     with local.open("rb") as file:

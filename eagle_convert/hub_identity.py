@@ -49,7 +49,7 @@ def who_am_i(repo_id: str, hub: HubOptions) -> Identity:
     Raises:
         LoginError: no token, or one the hub does not know.
     """
-    with hub_errors(repo_id, hub.token, doing="write"):
+    with hub_errors(repo_id, hub, doing="write"):
         said = api(hub).whoami()
     token = (said.get("auth") or {}).get("accessToken") or {}
     return Identity(str(said.get("name", "?")), str(token.get("role") or ""), _scopes(token.get("fineGrained")))
@@ -74,7 +74,7 @@ def check_may_write(identity: Identity, repo_id: str, hub: HubOptions, *, exists
     if not exists or create_pr or "write" not in inspect.signature(client.auth_check).parameters:
         return
     try:
-        with hub_errors(repo_id, hub.token, doing="write"):
+        with hub_errors(repo_id, hub, doing="write"):
             client.auth_check(repo_id, write=True)
     except (NoPermissionError, LoginError) as error:
         raise no_permission(identity, repo_id, exists=True, said=error.where) from None

@@ -120,14 +120,14 @@ def look(repo_id: str, revision: str, create_pr: bool, hub: HubOptions) -> Remot
     """What the hub has on a branch; a branch that is not there yet looks like ``main``."""
     client = api(hub)
     try:
-        with hub_errors(repo_id, hub.token):
+        with hub_errors(repo_id, hub):
             info = client.model_info(repo_id, files_metadata=True)
     except NoSuchRepoError:
         return Remote(None, {})
     if revision == "main":
         return Remote(info.sha, listing(info))
     try:
-        with hub_errors(repo_id, hub.token):
+        with hub_errors(repo_id, hub):
             info = client.model_info(repo_id, revision=revision, files_metadata=True)
     except NoSuchRevisionError:
         if create_pr:  # a pull request against nothing
@@ -149,7 +149,7 @@ def remote_card(repo_id: str, remote: Remote, hub: HubOptions) -> str | None:
 def _download_card(repo_id: str, revision: str | None, hub: HubOptions) -> str:
     from huggingface_hub import hf_hub_download
 
-    with hub_errors(repo_id, hub.token):
+    with hub_errors(repo_id, hub):
         path = hf_hub_download(repo_id, README, revision=revision, cache_dir=hub.cache_dir, token=hub.token,
                                endpoint=hub.endpoint, local_files_only=is_offline(hub))
     return Path(path).read_bytes().decode("utf-8", "replace")
@@ -165,7 +165,7 @@ def validate_card(repo_id: str, card: str, hub: HubOptions) -> list[str]:
     """
     from huggingface_hub.utils import hf_raise_for_status, http_backoff
 
-    with hub_errors(repo_id, hub.token):
+    with hub_errors(repo_id, hub):
         answer = http_backoff("POST", f"{api(hub).endpoint}/api/validate-yaml", headers=headers(hub),
                               json={"repoType": "model", "content": card})
         if answer.status_code != 400:

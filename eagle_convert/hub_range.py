@@ -59,7 +59,7 @@ class RemoteFile(RangeReader):
         failures = 0
         while len(buffer):
             if self._chunks is None or offset != self._at:
-                with hub_errors(self._repo_id, self._hub.token):
+                with hub_errors(self._repo_id, self._hub):
                     self._ask(offset, self._stop_of(offset, len(buffer)))
             try:
                 got = self._take(buffer)

@@ -42,7 +42,7 @@ def open_hub_source(repo_id: str, revision: str | None, hub: HubOptions, role: R
     if is_offline(hub):
         return _from_cache(repo_id, revision, hub)
     try:
-        with hub_errors(repo_id, hub.token):
+        with hub_errors(repo_id, hub):
             info = api(hub).model_info(repo_id, revision=revision, files_metadata=True)
     except OfflineError as unreachable:
         try:
@@ -70,7 +70,7 @@ def download(source: Source, hub: HubOptions) -> Source:
     from .source import open_source
 
     files = [f for f in source.files if f not in dict(source.ignored)]
-    with hub_errors(source.name, hub.token):
+    with hub_errors(source.name, hub):
         paths = [hf_hub_download(source.name, file, revision=source.revision, cache_dir=hub.cache_dir,
                                  token=hub.token, endpoint=hub.endpoint) for file in files]
     local = open_source(str(Path(paths[0]).parent))
@@ -107,7 +107,7 @@ class _Repo:
         """The file, whole, through the hub's cache."""
         from huggingface_hub import hf_hub_download
 
-        with hub_errors(self.repo_id, self.hub.token):
+        with hub_errors(self.repo_id, self.hub):
             return Path(hf_hub_download(self.repo_id, file, revision=revision, cache_dir=self.hub.cache_dir,
                                         token=self.hub.token, endpoint=self.hub.endpoint))
 
@@ -125,7 +125,7 @@ class _Repo:
         if known is None:  # a mirror that lists names only
             from huggingface_hub import get_hf_file_metadata
 
-            with hub_errors(self.repo_id, self.hub.token):
+            with hub_errors(self.repo_id, self.hub):
                 known = get_hf_file_metadata(url, token=self.hub.token).size
         if known is None:
             raise HubError(f"the server does not say how large {file} is", where=f"{self.repo_id}: {file}",
@@ -167,7 +167,7 @@ def _from_cache(repo_id: str, revision: str | None, hub: HubOptions) -> Source:
 
     from .source import open_source
 
-    with hub_errors(repo_id, hub.token):
+    with hub_errors(repo_id, hub):
         folder = Path(snapshot_download(repo_id, revision=revision, cache_dir=hub.cache_dir, local_files_only=True))
     missing = None
     try:

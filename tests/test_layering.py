@@ -94,7 +94,7 @@ RULES: dict[str, Rule] = {
     "eagle_convert.manifest": Rule(inside=(*READING, "eagle_convert._version")),
     "eagle_convert.verification": Rule(inside=(*READING, "eagle_convert.manifest")),
     # The hub: reading (source.py opens ids through hub_source) and publishing.
-    "eagle_convert.hub_errors": Rule(inside=(ERRORS,), lazy=("huggingface_hub",)),
+    "eagle_convert.hub_errors": Rule(inside=(ERRORS, "eagle_convert.source"), lazy=("huggingface_hub",)),
     "eagle_convert.hub_client": Rule(inside=HUB, lazy=("huggingface_hub",)),
     "eagle_convert.hub_range": Rule(inside=(*HUB, "eagle_convert.ranges"), lazy=("huggingface_hub",)),
     "eagle_convert.hub_source": Rule(inside=(*HUB, "eagle_convert.ranges", "eagle_convert.hub_range",
@@ -102,8 +102,7 @@ RULES: dict[str, Rule] = {
                                      lazy=("huggingface_hub",)),
     "eagle_convert.hub_identity": Rule(inside=HUB, lazy=("huggingface_hub",)),
     "eagle_convert.hub_folder": Rule(inside=(*READING, "eagle_convert.manifest", "eagle_convert.hub_errors",
-                                             "eagle_convert.verification"),
-                                     lazy=("huggingface_hub",)),
+                                             "eagle_convert.verification")),
     "eagle_convert.hub_plan": Rule(inside=(*READING, *HUB, "eagle_convert.card", "eagle_convert.manifest",
                                            "eagle_convert.hub_folder"), lazy=("huggingface_hub",)),
     "eagle_convert.hub": Rule(inside=(*READING, *HUB, "eagle_convert.card", "eagle_convert.hub_folder",

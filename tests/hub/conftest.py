@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from huggingface_hub import constants, utils
-from huggingface_hub.hf_api import api as default_api
 from huggingface_hub.utils import _http
 from safetensors.numpy import save
 
@@ -26,23 +25,29 @@ TOKEN = "hf_sentinelTokenThatMustNeverShow"
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub where ``me`` (token ``TOKEN``) may write, with the client's defaults pointed at it."""
+    """A hub where ``me`` (token ``TOKEN``) may write."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "default-cache"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True, raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 5)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(_http.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(hub_range.time, "sleep", lambda seconds: None)
+    utils.disable_progress_bars()
     with Hub() as running:
         running.world.users[TOKEN] = User("me")
-        monkeypatch.setattr(constants, "ENDPOINT", running.url)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE",
-                            running.url + "/{repo_id}/resolve/{revision}/{filename}")
-        monkeypatch.setattr(default_api, "endpoint", running.url)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "default-cache"))
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 5)
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        monkeypatch.setattr(_http.time, "sleep", lambda seconds: None)
-        monkeypatch.setattr(hub_range.time, "sleep", lambda seconds: None)
-        utils.disable_progress_bars()
         yield running
+    # the client keeps connections: none may lead a later test to this hub's world
+    getattr(_http, "close_session", getattr(_http, "reset_sessions", None))()
+
+
+@pytest.fixture
+def by_environment(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """``hub`` as ``HF_ENDPOINT`` would make it the default; the client reads the variable once, at import."""
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
+    return hub
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import socket
 import threading
@@ -73,7 +74,9 @@ class Hub:
         self.chunk_size: int | None = None
         self.card_warnings: list[str] = []
         self.lock = threading.Lock()
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"hub": self}))
+        # A fixed port lets HF_ENDPOINT name it beforehand: older clients read that in many places, once.
+        port = int(os.environ.get("EAGLE_CONVERT_TEST_HUB_PORT", "0"))
+        self.http = ThreadingHTTPServer(("127.0.0.1", port), type("BoundHandler", (Handler,), {"hub": self}))
         self.http.daemon_threads = True
         self.port: int = self.http.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"

@@ -15,6 +15,7 @@ from .repos import User
 from .server import Hub
 
 REPO = "me/tiny-eagle"
+pytestmark = pytest.mark.usefixtures("by_environment")
 
 
 def run(*args: object, token: str | None = TOKEN) -> Result:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eagle_convert import hub_errors, push_to_hub
+from eagle_convert import hub_errors, hub_folder, push_to_hub
 from eagle_convert.errors import BrokenFileError, ConfigError, SourceError, UsageError
 from eagle_convert.hub import PushReport
 from eagle_convert.source import HubOptions
@@ -189,9 +189,7 @@ def test_a_folder_that_is_not_whole_is_refused(damage: str, hub: Hub, options: H
 
 def test_a_file_beyond_the_hubs_limit_names_the_flag(
         hub: Hub, options: HubOptions, draft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "MAX_HTTP_DOWNLOAD_SIZE", 1000)
+    monkeypatch.setattr(hub_folder, "FILE_LIMIT", 1000)
     with pytest.raises(hub_errors.TooLargeError) as caught:
         push(draft, options)
     assert "--max-shard-size" in caught.value.how

@@ -30,7 +30,7 @@ def test_no_failure_shows_it(status: int, debug: bool, hub: Hub, options: HubOpt
                              monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
                              capfd: pytest.CaptureFixture[str]) -> None:
     """The hub refuses at each place in turn and echoes the token in its answer, as a broken proxy might."""
-    monkeypatch.setattr(constants, "HF_DEBUG", debug)
+    monkeypatch.setattr(constants, "HF_DEBUG", debug, raising=False)
     caplog.set_level(logging.DEBUG)
     failed = 0
     for place in PLACES:
@@ -81,6 +81,6 @@ def test_credentials_in_an_endpoint_are_struck_out() -> None:
 
 def test_the_stored_token_is_struck_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    error = explain(ConnectionError(f"could not send Bearer {TOKEN}"), "me/x")
+    error = explain(ConnectionError(f"could not send Bearer {TOKEN}"), "me/x", HubOptions())
     assert error is not None
     assert TOKEN not in str(error)
