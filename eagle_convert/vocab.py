@@ -8,14 +8,12 @@ acceptance and raises nothing anywhere, so every table is checked against everyt
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal, TypeAlias
 
 from .errors import BrokenFileError, DialectError
+from .lazy_numpy import NDArray, np
 
-Ids = NDArray[np.int64]
+Ids: TypeAlias = "NDArray[np.int64]"
 
 
 def ids_of(offsets: Ids) -> Ids:

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from eagle_convert.errors import ConfigError, DialectError
 from eagle_convert.findings import Finding
+from eagle_convert.lazy_numpy import NDArray, np
 from eagle_runtime.config import DraftSpec
 
 from .side_files import SideTable

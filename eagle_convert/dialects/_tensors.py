@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from eagle_convert.errors import DialectError
 from eagle_convert.findings import Finding, finding
+from eagle_convert.lazy_numpy import NDArray, np
 from eagle_convert.vocab import Ids, Vocabulary, check_d2t
 from eagle_runtime.config import Algorithm
 

@@ -10,10 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from eagle_convert.errors import BrokenFileError, SourceError
+from eagle_convert.lazy_numpy import NDArray, np
 from eagle_convert.vocab import Ids, ids_of, integers
 
 if TYPE_CHECKING:
