@@ -22,6 +22,7 @@ from .compact import spec_from_compact, tensor_shapes
 from .config import EagleRuntimeError
 from .draft import Draft
 from .faults import STRUCTURAL, apply_faults
+from .pairing import check_names
 from .target import LlamaTarget, Target, short
 from .target_spec import UnsupportedTarget, target_spec, target_tensors
 from .views import DraftView, Read
@@ -246,14 +247,3 @@ def load_draft(source: str | Path | DraftView, target: Target, *, pack: bool = T
 
     with torch.no_grad():
         return Draft(view.spec, get, target, pack=pack, faults=names & STRUCTURAL)
-
-
-def check_names(view: DraftView) -> None:
-    """Raise where a view's tensors are not exactly those of its spec, naming the missing and the unknown."""
-    want = tensor_shapes(view.spec)
-    missing, unknown = sorted(want.keys() - view.tensors.keys()), sorted(view.tensors.keys() - want.keys())
-    if missing or unknown:
-        parts = (missing and f"missing {', '.join(missing)}", unknown and f"unknown {', '.join(unknown)}")
-        raise EagleRuntimeError("the draft's tensors are not those of its description",
-                                where="; ".join(p for p in parts if p),
-                                how="convert the source again with `eagle-convert convert`")

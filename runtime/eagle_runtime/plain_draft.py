@@ -11,6 +11,7 @@ from torch import Tensor
 from .compact import layer_prefix
 from .faults import STRUCTURAL, apply_faults
 from .layers import ACTIVATIONS, Rope
+from .pairing import check_names, check_pairing, check_runnable, window_of
 from .target import FullPass, Target
 from .views import DraftView
 
@@ -28,6 +29,9 @@ class PlainDraft:
 
     def __init__(self, target: Target, view: DraftView, faults: frozenset[str] = frozenset()) -> None:
         view = apply_faults(faults, view, target)
+        check_names(view)
+        check_runnable(view.spec)
+        check_pairing(view.spec, target.spec)
         self.spec, self.target, self.faults = view.spec, target, faults & STRUCTURAL
         self.e3 = view.spec.algorithm == "eagle3"
         self.w = {name: self._load(read()) for name, read in view.tensors.items()}
@@ -96,7 +100,7 @@ class PlainDraft:
 
     def near(self, rows: Tensor, columns: Tensor, mask: Tensor) -> Tensor:
         """``mask`` [rows,columns] (positions of both) without what a sliding window hides."""
-        window = self.spec.sliding_window
+        window = window_of(self.spec)
         return mask if window is None else mask & (columns > rows[:, None] - window)
 
     def recycle(self, x: Tensor) -> Tensor:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 
 from eagle_runtime import DraftSpec, EagleRuntimeError
-from eagle_runtime.draft import PairingError
 from eagle_runtime.faults import STRUCTURAL, applicable, apply_faults
 from eagle_runtime.kv_cache import KVCache
 from eagle_runtime.loader import load_draft
+from eagle_runtime.pairing import PairingError
 from eagle_runtime.plain_draft import PlainDraft
+from eagle_runtime.target import Target
+from eagle_runtime.views import DraftView
 from tests.runtime.tiny import EAGLE1, EAGLE3, TARGET, random_target, random_view
 
 VARIANTS: dict[str, tuple[DraftSpec, dict[str, object]]] = {
@@ -41,6 +44,7 @@ VARIANTS: dict[str, tuple[DraftSpec, dict[str, object]]] = {
     "eagle3-two-taps": (EAGLE3, {"num_aux": 2, "aux_layers": (6, 0)}),
     "eagle3-no-fc": (EAGLE3, {"num_aux": 0, "has_fc": False, "aux_layers": ()}),
 }
+Load = Callable[[DraftView, Target], object]
 IDS = torch.tensor([3, 80, 17, 17, 4, 55, 8, 23, 60, 11])
 
 
@@ -122,15 +126,18 @@ def test_every_flag_moves_the_numbers() -> None:
         seen.append(logits)
 
 
+@pytest.mark.parametrize("load", [load_draft, lambda view, target: PlainDraft(target, view)],
+                         ids=["bundled", "reference"])
 @pytest.mark.parametrize(("spec", "flags", "named"), [
     (EAGLE3, {"parallel": True}, "parallel"), (EAGLE1, {"attention_sinks": True}, "attention_sinks"),
     (EAGLE1, {"hidden_act": "xielu"}, "hidden_act"), (EAGLE3, {"fc_norm": True, "norm_before_fc": True}, "fc_norm"),
     (EAGLE1, {"num_layers": 2, "layer_types": ("full_attention", "sliding_attention")}, "layer_types"),
     (EAGLE1, {"has_fc": False}, "has_fc"), (EAGLE1, {"target_hidden_size": 64}, "target_hidden_size"),
 ])
-def test_what_has_no_function_is_refused_by_name(spec: DraftSpec, flags: dict[str, object], named: str) -> None:
+def test_what_has_no_function_is_refused_by_name(spec: DraftSpec, flags: dict[str, object], named: str,
+                                                 load: Load) -> None:
     with pytest.raises(EagleRuntimeError, match="does not run this draft") as caught:
-        load_draft(random_view(spec, **flags), random_target())
+        load(random_view(spec, **flags), random_target())
     assert named in caught.value.where
     assert caught.value.how
 
@@ -154,6 +161,20 @@ def test_d2t_out_of_range_is_refused() -> None:
     with pytest.raises(EagleRuntimeError, match="outside the vocabulary") as caught:
         load_draft(replace(view, tensors={**view.tensors, "d2t": lambda: bad}), random_target())
     assert "draft id 7 -> target id 97" in caught.value.where
+
+
+@torch.no_grad()
+def test_a_window_does_not_hold_where_layers_see_everything() -> None:
+    target, at = random_target(), torch.arange(9)
+    full = target.forward_full(IDS)
+
+    def x(**flags: object) -> torch.Tensor:
+        plain = PlainDraft(target, random_view(EAGLE1, **flags))
+        return plain.rows(IDS[1:], full.hidden[:-1], at, [], plain.near(at, at, at[:, None] >= at))[0]
+
+    assert torch.equal(x(sliding_window=3, layer_types=("full_attention",)), x())
+    assert not torch.allclose(x(sliding_window=3, layer_types=("sliding_attention",)), x(), atol=1e-3)
+    assert load_draft(random_view(EAGLE1, sliding_window=3, layer_types=("full_attention",)), target).window is None
 
 
 def test_default_aux_layers_are_the_official_ones() -> None:

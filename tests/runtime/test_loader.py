@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from eagle_runtime import EagleRuntimeError
 from eagle_runtime import loader as loader_module
-from eagle_runtime.draft import PairingError
 from eagle_runtime.loader import DraftView, load_draft, load_target, view_of_compact
+from eagle_runtime.pairing import PairingError
 
 
 @pytest.fixture
