@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from eagle_runtime.config import DraftSpec
 
 from . import manifest as manifests
 from .compaction import Item, Options, Plan, plan
-from .dialects import compact
+from .dialects.layouts import FORMATS
 from .dtypes import BY_TORCH_NAME, DTYPES
-from .errors import BrokenFileError, CompactionError, EagleConvertError, PairingError, UnfaithfulError
+from .engine_facts import engines
+from .errors import BrokenFileError, CompactionError, EagleConvertError, PairingError
 from .findings import Finding, finding
 from .norms import NormChoice
 from .opening import Opened, opened
+from .packing import Package, pack
 from .sharing import Choice
 from .source import HubOptions
 from .streams import Outgoing
@@ -30,7 +30,7 @@ from .transaction import check_destination
 from .writer import OutTensor, WriteResult, write_folder
 
 SCHEMA = "eagle-convert/convert/1"
-LAYOUTS = ("compact", "official", "vllm", "sglang", "speculators", "legacy-vllm")
+LAYOUTS = FORMATS
 DTYPE_CHOICES = ("keep", "float16", "bfloat16", "float32")
 
 # What the source grants and demands travels with its weights.
@@ -38,18 +38,20 @@ _LEGAL = re.compile(r"(LICEN[CS]E|NOTICE|COPYING)([-_.].*)?", re.IGNORECASE)
 
 
 def convert(source: str, destination: str | Path, *, target: str | None = None, layout: str = "compact",
-            embeddings: Choice = "auto", head: Choice = "auto", norms: NormChoice = "auto",
-            token_map: str | Path | None = None, prune_vocab: str | None = None, rope_theta: float | None = None,
-            dtype: Literal["keep", "float16", "bfloat16", "float32"] = "keep", max_shard_size: int | None = None,
-            dry_run: bool = False, force: bool = False, revision: str | None = None, hub: HubOptions | None = None,
-            progress: Progress | None = None) -> dict[str, Any]:
-    """Write ``source`` as a compact folder; the ``eagle-convert/convert/1`` document.
+            stock: bool = False, allow_unfaithful: bool = False, embeddings: Choice = "auto", head: Choice = "auto",
+            norms: NormChoice = "auto", token_map: str | Path | None = None, prune_vocab: str | None = None,
+            rope_theta: float | None = None, dtype: Literal["keep", "float16", "bfloat16", "float32"] = "keep",
+            max_shard_size: int | None = None, dry_run: bool = False, force: bool = False, revision: str | None = None,
+            hub: HubOptions | None = None, progress: Progress | None = None) -> dict[str, Any]:
+    """Write ``source`` as a compact folder, or in another tool's layout; the ``eagle-convert/convert/1`` document.
 
     Args:
         source: folder, file or hub id of the draft; only read.
         destination: a new or empty folder (``force``: any, replaced whole).
         target: the model the draft was trained for; without it no table is dropped as equal to the target's.
-        layout: one of :data:`LAYOUTS`.
+        layout: one of :data:`LAYOUTS` (``--for``).
+        stock: for vLLM without a plugin of this package; there is none yet, so it changes nothing.
+        allow_unfaithful: write also what the layout's engine loads and computes wrong, with a warning.
         embeddings, head, norms: ``keep`` or ``drop`` overrule the evidence.
         token_map: a file with the target ids of the draft vocabulary, where the weights do not hold them.
         prune_vocab: not supported: refused.
@@ -63,10 +65,6 @@ def convert(source: str, destination: str | Path, *, target: str | None = None, 
     Raises:
         EagleConvertError: nothing was written.
     """
-    if layout != "compact":
-        raise UnfaithfulError(f"this version does not write the layout '{layout}'",
-                              where=f"--for {layout}", how="leave --for out: the compact folder is what the official "
-                              "loader and stock vLLM read, where they have the head's function")
     if prune_vocab is not None:
         raise CompactionError(
             "pruning a draft's vocabulary is not supported", where=f"--prune-vocab {prune_vocab}",
@@ -84,9 +82,11 @@ def convert(source: str, destination: str | Path, *, target: str | None = None, 
         if decided.errors:
             raise _refusal(decided.errors)
         spec = decided.spec if rope_theta is None else replace(decided.spec, rope_theta=rope_theta)
-        job = _Job(it, decided, spec, None if dtype == "keep" else BY_TORCH_NAME[dtype].code, _as_typed(
+        code = None if dtype == "keep" else BY_TORCH_NAME[dtype].code
+        package = pack(it, decided, spec, layout, code, allow_unfaithful)
+        job = _Job(it, decided, spec, package, _as_typed(
             embeddings=(embeddings, "auto"), head=(head, "auto"), norms=(norms, "auto"), rope_theta=(rope_theta, None),
-            dtype=(dtype, "keep"), max_shard_size=(max_shard_size, None)))
+            dtype=(dtype, "keep"), max_shard_size=(max_shard_size, None)), layout)
         digests = job.rehearse() if dry_run else job.write(destination, force, max_shard_size)
         return job.document(destination, digests, dry_run)
 
@@ -112,41 +112,36 @@ def _refusal(errors: tuple[Finding, ...]) -> EagleConvertError:
 
 
 class _Job:
-    """One conversion after everything is decided: the tensors on their way out, and the documents about them."""
+    """One conversion after everything is decided: the writing, and the documents about it."""
 
-    def __init__(self, it: Opened, decided: Plan, spec: DraftSpec, dtype: str | None, options: tuple[str, ...]) -> None:
-        self.it, self.plan, self.options = it, decided, options
-        zeros = compact.zeros(spec)
-        self.spec = replace(spec, o_bias=True) if zeros else spec
-        main = _main_dtype(decided.items)
-        self.items = decided.items + tuple(_zero_bias(name, shape, main) for name, shape in zeros.items())
-        self.outgoing = {item.destination: Outgoing(it.index, item, dtype) for item in self.items if item.destination}
-        self.dtype = dtype or main
+    def __init__(self, it: Opened, decided: Plan, spec: DraftSpec, package: Package, options: tuple[str, ...],
+                 layout: str) -> None:
+        self.it, self.plan, self.spec, self.package = it, decided, spec, package
+        self.options, self.layout = options, layout
 
     def rehearse(self) -> dict[str, str]:
         """Everything but the writing: each tensor is read, checked, cast and hashed."""
-        return {name: out.sha256() for name, out in self.outgoing.items()}
+        return {name: out.sha256() for name, out in self.package.outgoing.items()}
 
     def write(self, destination: Path, force: bool, max_shard_size: int | None) -> dict[str, str]:
         """Write the folder; the digest of each tensor as written."""
-        tensors = [OutTensor(name, out.dtype, out.item.out_shape, out.chunks) for name, out in self.outgoing.items()]
+        tensors = [OutTensor(name, out.dtype, out.item.out_shape, out.chunks)
+                   for name, out in self.package.outgoing.items()]
         return write_folder(destination, tensors, self._files, force=force, max_shard_size=max_shard_size,
                             source_paths=_paths(self.it)).digests
 
     def _files(self, written: WriteResult) -> dict[str, bytes]:
-        layers = self.it.target.number("num_hidden_layers") if self.it.target else None
-        config = compact.to_config(self.spec, source=self.it.reading.config, dtype=DTYPES[self.dtype].torch,
-                                   num_target_layers=layers)
-        files = {"config.json": (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode(),
-                 manifests.FILE: self.manifest(written.digests).encode()}
+        config = json.dumps(self.package.layout.config, indent=2, ensure_ascii=False) + "\n"
+        files = {"config.json": config.encode()}
+        if self.layout == "compact":  # in another layout the file would make a reader take the folder for a compact one
+            files[manifests.FILE] = self.manifest(written.digests).encode()
         legal = [name for name in self.it.source.files if _LEGAL.fullmatch(name)]
         return files | {name: self.it.source.read_bytes(name) for name in legal}
 
     def ledger(self, digests: Mapping[str, str]) -> list[dict[str, Any]]:
         """A row a tensor: ``sha256`` is of the bytes as written, of the source's for what is dropped."""
         rows = []
-        for item in self.items:
-            out = self.outgoing.get(item.destination) if item.destination else None
+        for item, out in ((packed.item, packed.out) for packed in self.package.rows):
             row: dict[str, Any] = {
                 "source": item.source, "destination": item.destination,
                 "action": "cast" if out and out.is_cast and item.source else item.action, "reason": item.reason,
@@ -155,7 +150,7 @@ class _Job:
                 "shape": list(item.shape)}
             if out and out.is_cast:
                 row |= {"destination_dtype": out.dtype}
-            if out and out.source_sha256:
+            if out and out.source_sha256 and item.source:
                 row |= {"source_sha256": out.source_sha256}
             rows.append(row)
         return rows
@@ -181,8 +176,8 @@ class _Job:
 
     def findings(self) -> list[Finding]:
         """Everything found, once the tensors have passed."""
-        found = [*self.plan.findings, *self.it.ignored]
-        cast = [out for out in self.outgoing.values() if out.is_cast]
+        found = [*self.plan.findings, *self.package.layout.findings, *self.it.ignored]
+        cast = [packed.out for packed in self.package.rows if packed.out and packed.out.is_cast and packed.item.source]
         if cast:
             worst = max(cast, key=lambda out: out.largest)
             found.append(finding(
@@ -192,23 +187,15 @@ class _Job:
         return found
 
     def document(self, destination: Path, digests: Mapping[str, str], dry_run: bool) -> dict[str, Any]:
+        outgoing = self.package.outgoing
+        layers = self.it.target.number("num_hidden_layers") if self.it.target else None
         return {
-            "schema": SCHEMA, "source": self.it.source.ref, "destination": str(destination),
+            "schema": SCHEMA, "source": self.it.source.ref, "destination": str(destination), "layout": self.layout,
             "algorithm": self.spec.algorithm, "dialect": self.it.reading.dialect, "ledger": self.ledger(digests),
-            "bytes": {"source": self.plan.source_bytes, "destination": sum(map(_written, self.outgoing.values()))},
-            "findings": [f.document() for f in self.findings()], "dry_run": dry_run}
-
-
-def _main_dtype(items: Iterable[Item]) -> str:
-    """The dtype of the largest float tensor that is written."""
-    floats = [item for item in items if item.destination and DTYPES[item.dtype].is_float]
-    return max(floats, key=lambda item: item.nbytes).dtype if floats else "F32"
-
-
-def _zero_bias(name: str, shape: tuple[int, ...], dtype: str) -> Item:
-    value = np.zeros(shape, DTYPES[dtype].view)
-    reason = "zeros: vLLM builds this bias wherever attention_bias is true and would leave it uninitialised"
-    return Item(None, name, "created", reason, dtype, shape, value.nbytes, shape, value=value)
+            "bytes": {"source": self.plan.source_bytes, "destination": sum(map(_written, outgoing.values()))},
+            "findings": [f.document() for f in self.findings()],
+            "engines": engines(self.spec, outgoing, self.package.layout.config, num_target_layers=layers),
+            "dry_run": dry_run}
 
 
 def _written(out: Outgoing) -> int:

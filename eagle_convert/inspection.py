@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from eagle_runtime.config import DraftSpec
 
+from . import dialects
 from .compaction import SMALL, Item, Plan, plan
 from .dialects import Reading
+from .engine_facts import engines
 from .errors import DialectError
 from .findings import Finding, finding
 from .opening import Opened, opened
 from .source import HubOptions, Source, open_source
-from .tensors import TensorIndex, open_index
+from .tensors import TensorIndex
 
 if TYPE_CHECKING:
     from .tables import Progress
@@ -51,16 +53,17 @@ def exit_code(document: Mapping[str, Any]) -> int:
 
 
 def _describe(it: Opened, deep: bool, progress: Progress | None) -> dict[str, Any]:
+    layers = it.target.number("num_hidden_layers") if it.target else None
     reading, extra = it.reading, [*it.ignored, *([it.mispaired] if it.mispaired else [])]
     if reading.kind != "draft" or not reading.convertible or reading.spec is None:
-        return _document(it.source, it.index, reading, None, [*reading.findings, *extra])
+        return _document(it.source, it.index, reading, None, [*reading.findings, *extra], layers)
     decided = plan(reading, it.index, it.target, config_file=it.source.config_file or "config.json",
                    scan=_EVERYTHING if deep else SMALL, progress=progress)
-    return _document(it.source, it.index, reading, decided, [*decided.findings, *extra])
+    return _document(it.source, it.index, reading, decided, [*decided.findings, *extra], layers)
 
 
 def _document(source: Source, index: TensorIndex, reading: Reading, decided: Plan | None,
-              findings: list[Finding]) -> dict[str, Any]:
+              findings: list[Finding], layers: int | None = None) -> dict[str, Any]:
     spec = reading.spec
     fate = {item.source: item for item in decided.items} if decided else {}
     return {
@@ -72,8 +75,15 @@ def _document(source: Source, index: TensorIndex, reading: Reading, decided: Pla
         "tensors": [_tensor(index, name, fate.get(name)) for name in index],
         "bytes": {"source": index.nbytes, "compact": decided.compact_bytes if decided else None},
         "findings": [f.document() for f in findings],
-        "engines": {},
+        "engines": _engines(source, index, reading, layers),
     }
+
+
+def _engines(source: Source, index: TensorIndex, reading: Reading, layers: int | None) -> dict[str, Any]:
+    """For each engine: would it load the file as it is, would it be faithful, and why not."""
+    if reading.spec is None:
+        return {}
+    return engines(reading.spec, list(index), source.config or {}, source.weight_files, layers)
 
 
 def draft_document(spec: DraftSpec, decided: Plan | None) -> dict[str, Any]:
@@ -107,7 +117,7 @@ def _tensor(index: TensorIndex, name: str, item: Item | None) -> dict[str, Any]:
 def _unreadable(ref: str, revision: str | None, hub: HubOptions | None, error: DialectError) -> dict[str, Any]:
     """The document of files whose headers can be read and that no layout explains."""
     source = open_source(ref, revision=revision, hub=hub)
-    with open_index(source) as index:
+    with dialects.open_draft(source) as index:
         found = finding("EC105", error.where, what=error.what, how=error.how)
         reading = Reading("", "no layout fits", "not a draft", explanation=error.what)
         document = _document(source, index, reading, None, [found])

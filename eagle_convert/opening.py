@@ -15,7 +15,7 @@ from .manifest import FILE as MANIFEST
 from .manifest import Manifest, decode
 from .pairing import Target, open_target
 from .source import HubOptions, Source, open_source
-from .tensors import TensorIndex, open_index
+from .tensors import TensorIndex
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def opened(ref: str, target_ref: str | None = None, *, revision: str | None = No
     """
     with ExitStack() as stack:
         source = open_source(ref, revision=revision, hub=hub)
-        index = stack.enter_context(open_index(source))
+        index = stack.enter_context(dialects.open_draft(source))
         target: Target | None = None
         problem: PairingError | None = None
         if target_ref is not None:

@@ -44,6 +44,9 @@ def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int |
 @option("--target", metavar="TARGET", help="The model the draft was trained for: what it already holds can go.")
 @option("--for", "layout", type=click.Choice(_LAYOUTS), default="compact", show_default=True,
         help="The layout to write.")
+@option("--stock", is_flag=True, help="With --for vllm: for vLLM without this package's plugin. (It has none yet.)")
+@option("--allow-unfaithful", is_flag=True,
+        help="Write also what that layout's engine loads and computes wrong, with a warning.")
 @option("--embeddings", type=_CHOICE, default="auto", show_default=True, section="What is kept",
         help="The draft's embedding: auto drops it where it is proved to be the target's.")
 @option("--head", type=_CHOICE, default="auto", show_default=True, section="What is kept",
@@ -63,8 +66,11 @@ def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int |
 @option("--force", is_flag=True, section="Writing", help="Replace DEST, whole, if it is not empty.")
 @hub_options
 @common_options
-def command(out: Output, source: str, destination: Path, revision: str | None, hub: HubOptions, **flags: Any) -> int:
-    """Write SOURCE as a compact folder DEST: the draft's own tensors and a config that states the truth.
+def command(out: Output, source: str, destination: Path, revision: str | None, hub: HubOptions,
+            **flags: Any) -> int:
+    """Write SOURCE as a compact folder DEST, or with --for in another tool's layout.
+
+    Compact: the draft's own tensors and a config that states the truth.
 
     What the target already holds is dropped only when proved equal to it. DEST appears whole or not at all.
     """

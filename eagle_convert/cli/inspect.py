@@ -115,6 +115,7 @@ def _sizes(sizes: dict[str, Any]) -> str:
 
 
 def _engines(engines: dict[str, Any]) -> str:
-    rows = [(name, e["version"], "yes" if e["loads"] else "no", "yes" if e["faithful"] else "no", "; ".join(e["why"]))
+    rows = [(name, e["version"], "yes" if e["loads"] else "no", "yes" if e["faithful"] else "no", e["evidence"])
             for name, e in engines.items()]
-    return table(("engine", "version", "loads", "faithful", "why"), rows)
+    why = [f"{name}: {reason}" for name, e in engines.items() for reason in e["why"]]
+    return "\n".join([table(("engine", "version", "loads", "faithful", "we know by"), rows), *why])

@@ -138,7 +138,9 @@ def read(facts: Facts) -> Reading:
     if facts.starts("midlayer.") or facts.contains("layers.0.hidden_norm."):
         prefix = "midlayer." if facts.starts("midlayer.") else "layers.{}."
         return eagle3.read_head(facts, fields, DIALECT, Names("eagle3", eagle3.NAMES.tops, layer=prefix))
-    return eagle1.read_head(facts, fields, DIALECT, eagle1.NAMES, absent_bias=True)
+    # One of enorm and hnorm alone has no flag of its own; in a compact folder a norm that is there is applied.
+    claims = {norm: True for norm in ("embed_norm", "hidden_norm") if facts.has(eagle1.NORM_TENSORS[norm])}
+    return eagle1.read_head(facts, fields, DIALECT, eagle1.NAMES, absent_bias=True, claims=claims)
 
 
 DIALECT = Dialect("compact", "a compact head, written by eagle-convert", detect, read)

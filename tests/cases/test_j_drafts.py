@@ -9,7 +9,7 @@ import pytest
 from tests.builders import checkpoint, write
 from tests.run import config, convert, inspect, refused, run
 
-EQUAL_E1 = ("e1-bin", "e1-sharded", "e1-legacy-vllm", "e1-sglang")
+EQUAL_E1 = ("e1-bin", "e1-sharded", "e1-legacy-vllm", "e1-sglang", "e1-speculators-old")
 
 
 @pytest.fixture
