@@ -288,3 +288,10 @@ def test_inspect_of_headers_loads_no_numpy() -> None:
     """Its import alone would take more than half of the budget; a vocabulary table (EAGLE-3) is checked with numpy."""
     for folder in ("fixtures/plant/e1", "fixtures/plant/e1b"):
         assert loaded_by(run_command("inspect", folder)).isdisjoint({*HEAVY, "numpy", "safetensors"}), folder
+
+
+@pytest.mark.parametrize("layout", ["plant/e1", "layouts/e1-sharded", "layouts/e3-speculators"])
+def test_inspecting_a_safetensors_folder_needs_no_torch(layout: str) -> None:
+    loaded = loaded_by(run_command("inspect", f"fixtures/{layout}", "--json"))
+    assert "eagle_convert" in loaded
+    assert loaded.isdisjoint(HEAVY)
