@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from eagle_runtime.config import DraftSpec
@@ -75,15 +76,21 @@ def _document(source: Source, index: TensorIndex, reading: Reading, decided: Pla
         "tensors": [_tensor(index, name, fate.get(name)) for name in index],
         "bytes": {"source": index.nbytes, "compact": decided.compact_bytes if decided else None},
         "findings": [f.document() for f in findings],
-        "engines": _engines(source, index, reading, layers),
+        "engines": _engines(source, index, reading, decided, layers),
     }
 
 
-def _engines(source: Source, index: TensorIndex, reading: Reading, layers: int | None) -> dict[str, Any]:
+def _engines(source: Source, index: TensorIndex, reading: Reading, decided: Plan | None,
+             layers: int | None) -> dict[str, Any]:
     """For each engine: would it load the file as it is, would it be faithful, and why not."""
-    if reading.spec is None:
+    spec = reading.spec
+    if spec is None:
         return {}
-    return engines(reading.spec, list(index), source.config or {}, source.weight_files, layers)
+    if decided:  # the norms as they were decided; a table is held against nobody before it is proved the draft's own
+        narrow = spec.hidden_size != spec.target_hidden_size
+        spec = replace(decided.spec, own_embedding=spec.own_embedding and (narrow or decided.embeddings == "own"),
+                       own_head=decided.head == "own" if spec.algorithm == "eagle" else spec.own_head)
+    return engines(spec, index, source.config or {}, source.weight_files, layers)
 
 
 def draft_document(spec: DraftSpec, decided: Plan | None) -> dict[str, Any]:

@@ -58,8 +58,10 @@ def pack(it: Opened, decided: Plan, spec: DraftSpec, layout: str, dtype: str | N
     layers = target.number("num_hidden_layers") if target else None
     config = compact.to_config(spec, source=it.reading.config, dtype=DTYPES[main].torch, num_target_layers=layers)
     tables = [kind for kind, name in (("embedding", target.embedding), ("head", target.head)) if name] if target else []
+    whose = {"embed_tokens.weight": decided.embeddings, "lm_head.weight": decided.head}
     request = Request(spec, config, tables, target.source.name if target else None,
-                      _texts(target.config.get("architectures")) if target else ())
+                      _texts(target.config.get("architectures")) if target else (),
+                      unproved=[name for name, said in whose.items() if said == "unproved"])
     made = layouts.layout(layout, request, num_target_layers=layers, allow_unfaithful=allow_unfaithful)
     rows = [packed for item in decided.items if (packed := _carried(it, item, made, dtype)) is not None]
     rows += [_made(it, name, what, main) for name, what in made.made.items()]

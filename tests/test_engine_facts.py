@@ -74,7 +74,7 @@ def test_the_plain_heads_run_where_they_are_known_to():
     ("official", replace(E3, num_layers=2), {}, True, "one layer"),
     ("official", E3, {"target_hidden_size": 64}, True, "skip the target's embedding"),
     ("official", replace(E3, target_hidden_size=96, own_embedding=True), {}, True, None),
-    ("official", replace(E3, target_hidden_size=96, own_embedding=True), {"target_hidden_size": None}, False, "sizes fc"),
+    ("official", replace(E3, target_hidden_size=96, own_embedding=True), {"target_hidden_size": None}, False, "sizes"),
     ("official", replace(E3, aux_layers=(2, 5, 6)), {"layers": 8}, True, "2, L // 2, L - 3"),
     ("official", replace(E3, aux_layers=(2, 4, 5)), {"layers": 8}, True, None),
     # vLLM

@@ -1,4 +1,4 @@
-"""The way out: a draft in the layout of another tool (``convert --for``). Names tables are inverted; nothing is guessed.
+"""The way out: a draft in the layout of another tool (``convert --for``). Names tables are inverted by code.
 
 A layout says the config, the name of every tensor, and what must be made because the destination wants it in the file.
 What the destination cannot express is refused with the facts of ``engine_facts``; ``allow_unfaithful`` writes what
@@ -67,6 +67,7 @@ class Request:
         tables: which tables of the target can be copied in (``embedding``, ``head``); empty without ``--target``.
         verifier: name of the target, for layouts that record it; never a path.
         verifier_architectures: the target's.
+        unproved: canonical names of tables in the file of which nobody has shown whether they are the target's.
     """
 
     spec: DraftSpec
@@ -74,6 +75,7 @@ class Request:
     tables: Collection[str] = ()
     verifier: str | None = None
     verifier_architectures: tuple[str, ...] = ()
+    unproved: Collection[str] = ()
 
     def table(self, kind: Literal["embedding", "head"], name: str, reason: str) -> dict[str, Made]:
         """The target's table under ``name``. Raises UnfaithfulError where no target was given."""
@@ -95,7 +97,7 @@ def layout(name: str, request: Request, *, num_target_layers: int | None = None,
     if name not in _JUDGES:
         return made
     written = {*made.names.values(), *made.made} - {made.names[gone] for gone in made.drops}
-    verdict = engines(_as_written(request.spec, made), written, made.config, num_target_layers=num_target_layers)[
+    verdict = engines(_as_written(request, made), written, made.config, num_target_layers=num_target_layers)[
         _JUDGES[name]]
     if verdict["faithful"]:
         return made
@@ -111,9 +113,13 @@ def layout(name: str, request: Request, *, num_target_layers: int | None = None,
 _JUDGES = {"official": "official", "vllm": "vllm", "sglang": "sglang", "speculators": "speculators"}
 
 
-def _as_written(spec: DraftSpec, made: Layout) -> DraftSpec:
-    """The spec with the biases that were made: zeros that change nothing but what an engine finds."""
-    return replace(spec, o_bias=spec.o_bias or any(name.endswith("o_proj.bias") for name in made.made),
+def _as_written(request: Request, made: Layout) -> DraftSpec:
+    """The spec as an engine finds it: with the zero biases that were made; an unproved table is not held against it."""
+    spec = request.spec
+    own_head = spec.own_head and (spec.algorithm == "eagle3" or "lm_head.weight" not in request.unproved)
+    own_embedding = spec.own_embedding and "embed_tokens.weight" not in request.unproved
+    o_bias = spec.o_bias or any(name.endswith("o_proj.bias") for name in made.made)
+    return replace(spec, own_embedding=own_embedding, own_head=own_head, o_bias=o_bias,
                    fc_bias=spec.fc_bias or "fc.bias" in made.made)
 
 

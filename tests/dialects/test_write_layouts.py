@@ -1,4 +1,4 @@
-"""``convert --for``: what is written reads back to the same function, or is refused with the tensor that has no place."""
+"""``convert --for``: what is written reads back to the same function, or is refused by what has no place."""
 
 from dataclasses import replace
 
@@ -117,7 +117,7 @@ def test_what_has_no_place_is_refused_by_name(name, form):
 
 
 def test_every_pair_is_written_or_refused_with_a_reason():
-    refused = 0
+    refused = written = 0
     for folder in sorted((FIXTURES / "layouts").iterdir()):
         if folder.name in ("e1-training-state", "e3-automodel-state") or read(folder).kind != "draft":
             continue
@@ -126,12 +126,13 @@ def test_every_pair_is_written_or_refused_with_a_reason():
             try:
                 made = layout(form, request(reading, spec), num_target_layers=8)
             except UnfaithfulError as error:
-                assert error.where, (folder.name, form)
-                refused += 1
+                refused += bool(error.where and error.how)
                 continue
+            written += 1
             clash = set(made.names.values()) & made.made.keys()
             assert clash == {made.names[gone] for gone in made.drops}
-    assert refused > 40
+    assert refused + written == 36 * len(FORMATS)
+    assert min(refused, written) > 70
 
 
 def test_an_unfaithful_layout_that_loads_is_written_when_asked():
