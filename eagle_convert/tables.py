@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -116,32 +117,60 @@ def compare(draft: Table, target: Table, *, digests: bool = True, progress: Prog
     rows = min(ours, theirs)
     if ours != theirs and not surplus_is_padding(draft if ours > theirs else target, rows):
         return Comparison("no", 0, padding=ours - theirs, unequal_rows=True, median_cosine=0.0)
-    hashes = (hashlib.sha256(), hashlib.sha256()) if digests else None
+    twins = TwinDigest()
     tally, step = _Tally(), _rows_a_chunk(draft, target)
     wanted = np.unique(np.linspace(0, rows - 1, min(rows, SAMPLED_ROWS)).astype(np.int64)) if rows else np.empty(0, int)
-    for start in range(0, max(ours, theirs), step):
-        mine, other = draft.rows(start, start + step), target.rows(start, start + step)
-        if hashes:
-            hashes[0].update(mine.reshape(-1).view(np.uint8).data)
-            hashes[1].update(other.reshape(-1).view(np.uint8).data)
-        if progress:
-            progress(mine.nbytes + other.nbytes)
-        both = min(len(mine), len(other))
-        if both:
-            here = wanted[(wanted >= start) & (wanted < start + both)] - start
-            _count(tally, mine[:both], draft.dtype, other[:both], target.dtype, here)
-    return _conclude(tally, rows, draft.shape[1], ours - theirs,
-                     (hashes[0].hexdigest(), hashes[1].hexdigest()) if hashes else ("", ""))
+    with ThreadPoolExecutor(1) as hasher:  # hashing leaves the interpreter lock: it runs beside the next chunk's reads
+        pending: Future[None] | None = None
+        for start in range(0, max(ours, theirs), step):
+            mine, other = draft.rows(start, start + step), target.rows(start, start + step)
+            both = min(len(mine), len(other))
+            same = draft.dtype == target.dtype and np.array_equal(_bits(mine[:both]), _bits(other[:both]))
+            if pending:
+                pending.result()
+            if digests:
+                pending = hasher.submit(twins.update, mine, other, same and len(mine) == len(other))
+            if progress:
+                progress(mine.nbytes + other.nbytes)
+            if both:
+                here = wanted[(wanted >= start) & (wanted < start + both)] - start
+                _count(tally, mine[:both], draft.dtype, other[:both], target.dtype, here, same)
+        if pending:
+            pending.result()
+    return _conclude(tally, rows, draft.shape[1], ours - theirs, twins.hexdigests() if digests else ("", ""))
+
+
+class TwinDigest:
+    """SHA-256 of two streams that are mostly equal: as long as they are, their bytes are hashed once."""
+
+    def __init__(self) -> None:
+        self._first = hashlib.sha256()
+        self._second: hashlib._Hash | None = None
+
+    def update(self, first: Array, second: Array, same: bool) -> None:
+        """Add a pair of chunks (of any lengths); ``same`` says that their bytes are equal."""
+        if self._second is None and not same:
+            self._second = self._first.copy()
+        self._first.update(first.reshape(-1).view(np.uint8).data)
+        if self._second is not None:
+            self._second.update(second.reshape(-1).view(np.uint8).data)
+
+    def hexdigests(self) -> tuple[str, str]:
+        first = self._first.hexdigest()
+        return first, first if self._second is None else self._second.hexdigest()
 
 
 def _rows_a_chunk(*tables: Table) -> int:
     return max(1, CHUNK_BYTES // max(1, *(t.index[t.name].nbytes // max(1, t.shape[0]) for t in tables)))
 
 
-def _count(tally: _Tally, mine: Array, my_code: str, other: Array, other_code: str, sampled: Array) -> None:
-    """Add one pair of chunks. Equal bytes cost one compare, equal values a cast; only what differs is measured."""
+def _count(tally: _Tally, mine: Array, my_code: str, other: Array, other_code: str, sampled: Array,
+           same_bytes: bool) -> None:
+    """Add one pair of chunks; ``same_bytes`` says that they are equal to the bit, and then nothing is measured.
+
+    Equal values cost a cast; only what differs is measured.
+    """
     rows = len(mine)
-    same_bytes = my_code == other_code and np.array_equal(_bits(mine), _bits(other))
     differs = np.zeros(rows, bool)
     cosine, ratio = np.ones(rows, np.float32), np.ones(rows, np.float32)
     if not same_bytes:

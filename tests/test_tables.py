@@ -156,3 +156,15 @@ def test_progress_hears_every_byte(table):
     a, b = table(half(BASE)), table(BASE)
     compare(a, b, digests=False, progress=heard.append)
     assert sum(heard) == half(BASE).nbytes + BASE.nbytes
+
+
+@pytest.mark.parametrize("at", [None, 0, ROWS // 2, ROWS - 1])
+@pytest.mark.parametrize("surplus", [0, 3])
+def test_digests_are_right_wherever_the_first_difference_lies(table, chunk, at, surplus):
+    """Equal bytes are hashed once for both; from the first difference on, each table has its own digest."""
+    mine, other = half(BASE), np.concatenate([half(BASE), np.zeros((surplus, WIDTH), np.float16)])
+    if at is not None:
+        mine[at, 3] += 1
+    result = compare(table(mine), table(other))
+    assert (result.draft_sha256, result.target_sha256) == tuple(
+        hashlib.sha256(t.tobytes()).hexdigest() for t in (mine, other))
