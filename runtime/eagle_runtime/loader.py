@@ -1,4 +1,4 @@
-"""Safetensors folders -> targets and drafts, straight to device and dtype, tensor by tensor.
+"""Folders -> targets and drafts, straight to device and dtype, tensor by tensor.
 
 Everything that can be told from the headers is told before a weight is read: missing shards, missing or misshapen
 tensors, and whether it all fits.
@@ -6,16 +6,13 @@ tensors, and whether it all fits.
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from .compact import spec_from_compact, tensor_shapes
@@ -25,73 +22,10 @@ from .faults import STRUCTURAL, apply_faults
 from .pairing import check_names
 from .target import LlamaTarget, Target, short
 from .target_spec import UnsupportedTarget, target_spec, target_tensors
-from .views import DraftView, Read
+from .views import DraftView
+from .weights import FLOATS, Entry, bare, entries, read_config, reader
 
 log = logging.getLogger("eagle_runtime")
-
-PREFIXES = ("model.", "language_model.", "text_model.")
-FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A tensor in a folder: the file it is in, its name there, its shape and safetensors dtype code."""
-
-    file: Path
-    name: str
-    shape: tuple[int, ...]
-    code: str
-
-
-def read_config(folder: str | Path) -> dict[str, Any]:
-    """``config.json`` of a folder, as a dict."""
-    path = Path(folder) / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise EagleRuntimeError("no config.json", where=str(path), how="give a folder with config.json") from e
-    except ValueError as e:
-        raise EagleRuntimeError("config.json is not JSON", where=f"{path}: {e}", how="fetch the file again") from e
-    if not isinstance(config, dict):
-        raise EagleRuntimeError("config.json is not an object", where=str(path), how="fetch the file again")
-    return config
-
-
-def entries(folder: str | Path) -> dict[str, Entry]:
-    """Headers of all safetensors of a folder (single file, or the shards of its index): name -> :class:`Entry`."""
-    folder = Path(folder)
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        files = [folder / name for name in shards]
-        absent = [f.name for f in files if not f.is_file()]
-        if absent:
-            raise EagleRuntimeError("shards are missing", where=f"{index} names {', '.join(absent)}",
-                                    how="download the folder again; it is incomplete")
-    else:
-        files = sorted(folder.glob("*.safetensors"))
-        if not files:
-            raise EagleRuntimeError("no safetensors file", where=str(folder),
-                                    how="give a folder with model.safetensors (save_pretrained writes one)")
-    found: dict[str, Entry] = {}
-    for file in files:
-        try:
-            with safe_open(file, framework="pt") as opened:
-                for name in opened.keys():  # noqa: SIM118  (not a dict)
-                    part = opened.get_slice(name)
-                    found[name] = Entry(file, name, tuple(part.get_shape()), part.get_dtype())
-        except SafetensorError as e:
-            raise EagleRuntimeError("not a readable safetensors file", where=f"{file}: {e}",
-                                    how="download it again; it is truncated or of another format") from e
-    return found
-
-
-def bare(name: str) -> str:
-    """A target tensor's name without ``model.``, ``language_model.`` and ``text_model.``, in any order."""
-    while name.startswith(PREFIXES):
-        name = name.split(".", 1)[1]
-    return name
-
 
 def free_bytes(device: torch.device | str) -> int | None:
     """Memory free on a device; None where the system does not say (then nothing is refused)."""
@@ -123,23 +57,9 @@ def check_room(needed: int, device: torch.device | str, what: str) -> None:
                 "parity-check --engine vllm, or --engine server:URL")
 
 
-def _reader(table: Mapping[str, Entry], dtype: torch.dtype, device: torch.device | str) -> Callable[[str], Tensor]:
-    """name -> tensor on the device; floats in ``dtype``, integers as they are. A file is opened once."""
-    opened: dict[Path, Any] = {}
-
-    def get(name: str) -> Tensor:
-        entry = table[name]
-        if entry.file not in opened:
-            opened[entry.file] = safe_open(entry.file, framework="pt", device=str(device))
-        tensor: Tensor = opened[entry.file].get_tensor(entry.name)
-        return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-    return get
-
-
 def load_target(folder: str | Path, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu",
                 pack: bool = True) -> Target:
-    """A target from a folder (``config.json`` and safetensors, single or sharded).
+    """A target from a folder (``config.json`` and safetensors, single or sharded; or ``pytorch_model.bin``).
 
     Args:
         folder: as transformers writes it; names may carry ``model.`` / ``language_model.`` prefixes.
@@ -157,6 +77,9 @@ def load_target(folder: str | Path, *, dtype: torch.dtype | None = None, device:
     except UnsupportedTarget as refusal:
         from .hf_target import load_transformers_target
 
+        size = torch.empty((), dtype=dtype or (torch.float32 if torch.device(device).type == "cpu" else torch.float16)
+                           ).element_size()
+        check_room(sum(prod(entry.shape) for entry in entries(folder).values()) * size, device, "the target")
         target = load_transformers_target(folder, dtype=dtype, device=device, why=refusal)
         log.warning("%s", target.notes[0])
         return target
@@ -185,7 +108,7 @@ def load_target(folder: str | Path, *, dtype: torch.dtype | None = None, device:
         needed += prod(want["embed_tokens.weight"]) * size  # the table for look-ups, and its reordered copy as the head
     check_room(needed, device, f"the target in {short(dtype)}")
     with torch.no_grad():
-        return LlamaTarget(spec, _reader(table, dtype, device), dtype=dtype, device=device, pack=pack)
+        return LlamaTarget(spec, reader(table, dtype, device), dtype=dtype, device=device, pack=pack)
 
 
 def _default_dtype(entry: Entry, device: torch.device) -> torch.dtype:
@@ -202,17 +125,8 @@ def view_of_compact(folder: str | Path) -> DraftView:
     """A compact folder (contract section 2) as a :class:`DraftView`; nothing is read but the headers."""
     table = entries(folder)
     spec = spec_from_compact(read_config(folder), {name: entry.shape for name, entry in table.items()})
-    opened: dict[Path, Any] = {}
-
-    def reading(entry: Entry) -> Read:
-        def read() -> Tensor:
-            if entry.file not in opened:
-                opened[entry.file] = safe_open(entry.file, framework="pt")
-            tensor: Tensor = opened[entry.file].get_tensor(entry.name)
-            return tensor
-        return read
-
-    return DraftView(spec, {name: reading(entry) for name, entry in table.items()})
+    get = reader(table, None, "cpu")
+    return DraftView(spec, {name: partial(get, name) for name in table})
 
 
 def load_draft(source: str | Path | DraftView, target: Target, *, pack: bool = True,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 
 from eagle_runtime import EagleRuntimeError
 from eagle_runtime.kv_cache import KVCache
@@ -110,5 +111,6 @@ def test_a_model_without_rows_for_trees_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_transformers_cannot_read_either(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
+    save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors")
     with pytest.raises(EagleRuntimeError, match="transformers cannot load this target either"):
         load_target(tmp_path)

@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from eagle_runtime import EagleRuntimeError
 from eagle_runtime import loader as loader_module
-from eagle_runtime.loader import DraftView, load_draft, load_target, view_of_compact
+from eagle_runtime.loader import load_draft, load_target, view_of_compact
 from eagle_runtime.pairing import PairingError
+from eagle_runtime.views import DraftView
 
 
 @pytest.fixture
@@ -86,6 +87,34 @@ def test_an_untied_target_without_head(plant: Path) -> None:
     assert target.head_weight is target.embedding
 
 
+@torch.no_grad()
+def test_old_bin_files_are_read_too(plant: Path) -> None:
+    """Vicuna comes as pytorch_model.bin; beside safetensors it is ignored, one that is no checkpoint is told."""
+    logits = (one := load_target(plant / "tgt")).head(one.forward_full(IDS).hidden)
+    path = plant / "tgt" / "model.safetensors"
+    tensors = load_file(path)
+    (plant / "tgt" / "pytorch_model.bin").write_bytes(b"junk")
+    load_target(plant / "tgt")
+    path.unlink()
+    with pytest.raises(EagleRuntimeError, match="not a readable weight file"):
+        load_target(plant / "tgt")
+    torch.save(tensors, plant / "tgt" / "pytorch_model.bin")
+    assert torch.equal(load_target(plant / "tgt").head(one.forward_full(IDS).hidden), logits)
+    (plant / "tgt" / "pytorch_model.bin").unlink()
+    with pytest.raises(EagleRuntimeError, match="no weights"):
+        load_target(plant / "tgt")
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    ("[]", "not an object"), ("{", "not JSON"), ("{}", "absent or empty"), ('{"weight_map": {"a": "../x"}}', "../x"),
+])
+def test_a_broken_index_is_told(plant: Path, content: str, words: str) -> None:
+    (plant / "tgt" / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(EagleRuntimeError) as caught:
+        load_target(plant / "tgt")
+    assert words in str(caught.value)
+
+
 def test_a_truncated_file_is_told(plant: Path) -> None:
     path = plant / "tgt" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
@@ -96,7 +125,7 @@ def test_a_truncated_file_is_told(plant: Path) -> None:
 def test_no_room_is_told_before_anything_is_read(plant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes needed and found, and the way to a deployment; no tensor was read."""
     monkeypatch.setattr(loader_module, "free_bytes", lambda device: 1000)
-    monkeypatch.setattr(loader_module, "_reader", None)
+    monkeypatch.setattr(loader_module, "reader", None)
     with pytest.raises(EagleRuntimeError, match="does not fit") as caught:
         load_target(plant / "tgt", dtype=torch.float32)
     parameters = sum(t.numel() for t in load_file(plant / "tgt" / "model.safetensors").values())

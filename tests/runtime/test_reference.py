@@ -19,6 +19,7 @@ from eagle_runtime.plain_draft import PlainDraft
 from eagle_runtime.records import truncated
 from eagle_runtime.reference import Reference, ReferenceStep, States
 from eagle_runtime.views import DraftView
+from fixtures.smollm2 import build_target
 from tests.runtime.tiny import EAGLE1, EAGLE3, prompts_of, random_target, random_view, view_of
 
 PROMPT = [3, 80, 17, 17, 4, 55]
@@ -325,6 +326,15 @@ def replay(folder: Path, trace: str, target_folder: Path, prompts: int) -> tuple
         else:
             equal += 1
     return equal, tied
+
+
+@pytest.mark.parametrize("trace", ["eagle1_chain4", "eagle3_chain4", "eagle1_tree26"])
+def test_official_trace_sample(fixtures_dir: Path, trace: str) -> None:
+    """Four prompts of three traces, wherever the real target has been built; all of all: ``make test-real``."""
+    folder = build_target.target_folder()
+    if not (folder / "config.json").is_file():
+        pytest.skip("the real target is not built here (make smollm2)")
+    assert sum(replay(fixtures_dir / "smollm2", trace, folder, 4)) == 4
 
 
 @pytest.mark.real

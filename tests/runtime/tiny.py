@@ -14,10 +14,10 @@ from torch import Tensor
 
 from eagle_runtime.compact import spec_from_compact, tensor_shapes
 from eagle_runtime.config import DraftSpec, TargetSpec
-from eagle_runtime.loader import read_config
 from eagle_runtime.target import LlamaTarget
 from eagle_runtime.target_spec import target_tensors
 from eagle_runtime.views import DraftView
+from eagle_runtime.weights import read_config
 
 TARGET = TargetSpec("llama", 48, 80, 6, 6, 2, 8, 90, 1e-5, 64)
 EAGLE1 = DraftSpec("eagle", 48, 48, 64, 1, 6, 2, 8, 90, 90, 1e-5, 64)
