@@ -146,6 +146,12 @@ def test_inspecting_safetensors_needs_no_torch(e1, tgt, fixtures_dir):
     assert "torch" not in loaded("inspect", str(fixtures_dir / "plant" / "e3"), "--json")
 
 
+def test_describing_an_eagle1_head_needs_no_numpy(e1, fixtures_dir):
+    """Its import alone costs more than twice that of click, and the header says all there is to say."""
+    for folder in (e1, fixtures_dir / "layouts" / "e1-resaved", fixtures_dir / "plant" / "e1b"):
+        assert loaded("inspect", str(folder)) == set()
+
+
 def test_converting_safetensors_needs_no_torch(e1, tgt, tmp_path):
     assert "torch" not in loaded("convert", str(e1), str(tmp_path / "out"), "--target", str(tgt), "--dtype", "bfloat16")
 
