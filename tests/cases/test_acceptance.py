@@ -94,7 +94,7 @@ def test_a_draft_for_the_old_release_with_its_own_head(made):
 
 
 def test_c65_prompts_beyond_the_trained_window(made):
-    """100 tokens, a head that states 64 positions: the raised limit and the stated one draft alike, and nothing breaks."""
+    """100 tokens, a head that states 64 positions: both limits draft alike, and nothing breaks."""
     generator = np.random.default_rng(8)
     prompt = [*map(int, generator.integers(3, V, 99)), int(plant.SUBSET[5])]
     folder, target = made(settings={"max_position_embeddings": 64})
