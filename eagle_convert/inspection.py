@@ -17,6 +17,7 @@ from .findings import Finding, finding
 from .opening import Opened, opened
 from .source import HubOptions, Source, open_source
 from .tensors import TensorIndex
+from .verification import verify_manifest
 
 if TYPE_CHECKING:
     from .tables import Progress
@@ -29,8 +30,9 @@ def inspect(source: str, *, target: str | None = None, deep: bool = False, revis
             hub: HubOptions | None = None, progress: Progress | None = None) -> dict[str, Any]:
     """Describe a checkpoint; the ``eagle-convert/inspect/1`` document.
 
-    Reads headers and tensors of up to 1 MiB. With a target, or ``deep``, every tensor that a compact folder would
-    keep is searched for Inf and NaN, and tables are compared with the target's.
+    Reads headers and tensors of up to 1 MiB. With a target, tables are compared with the target's. With a target, or
+    ``deep``, every tensor that a compact folder would keep is searched for Inf and NaN; on the hub only with ``deep``.
+    A folder with a manifest is held against it, and the target against what the manifest borrows.
 
     Args:
         source: folder, file or hub id of the draft.
@@ -43,7 +45,7 @@ def inspect(source: str, *, target: str | None = None, deep: bool = False, revis
     """
     try:
         with opened(source, target, revision=revision, hub=hub) as it:
-            return _describe(it, deep or target is not None, progress)
+            return _describe(it, deep, progress)
     except DialectError as error:
         return _unreadable(source, revision, hub, error)
 
@@ -55,12 +57,19 @@ def exit_code(document: Mapping[str, Any]) -> int:
 
 def _describe(it: Opened, deep: bool, progress: Progress | None) -> dict[str, Any]:
     layers = it.target.number("num_hidden_layers") if it.target else None
-    reading, extra = it.reading, [*it.ignored, *([it.mispaired] if it.mispaired else [])]
+    theirs = (it.target.source, it.target.index) if it.target else (None, None)
+    reading, extra = it.reading, [*it.ignored, *([it.mispaired] if it.mispaired else []),
+                                  *verify_manifest(it.source, it.index, *theirs, deep=deep)]
     if reading.kind != "draft" or not reading.convertible or reading.spec is None:
         return _document(it.source, it.index, reading, None, [*reading.findings, *extra], layers)
     decided = plan(reading, it.index, it.target, config_file=it.source.config_file or "config.json",
-                   scan=_EVERYTHING if deep else SMALL, progress=progress)
+                   scan=_EVERYTHING if deep or (it.target and not _remote(it.source)) else SMALL, progress=progress)
     return _document(it.source, it.index, reading, decided, [*decided.findings, *extra], layers)
+
+
+def _remote(source: Source) -> bool:
+    """Whether weights are read over the network, a range at a time: then what is not needed is not fetched."""
+    return source.path is None and all(file.endswith(".safetensors") for file in source.weight_files)
 
 
 def _document(source: Source, index: TensorIndex, reading: Reading, decided: Plan | None,

@@ -120,6 +120,8 @@ def compare(draft: Table, target: Table, *, digests: bool = True, progress: Prog
     twins = TwinDigest()
     tally, step = _Tally(), _rows_a_chunk(draft, target)
     wanted = np.unique(np.linspace(0, rows - 1, min(rows, SAMPLED_ROWS)).astype(np.int64)) if rows else np.empty(0, int)
+    draft.index.expect(draft.name)
+    target.index.expect(target.name)
     with ThreadPoolExecutor(1) as hasher:  # hashing leaves the interpreter lock: it runs beside the next chunk's reads
         pending: Future[None] | None = None
         for start in range(0, max(ours, theirs), step):

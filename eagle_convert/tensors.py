@@ -93,6 +93,11 @@ class TensorIndex(Mapping[str, TensorInfo]):
         """Bytes of tensor data."""
         return sum(s.info.nbytes for s in self._stored.values())
 
+    def expect(self, name: str) -> None:
+        """Announce that the whole tensor is about to be read, by rows or in pieces: a remote file then asks once."""
+        stored = self._stored[name]
+        stored.reader.expect(stored.start, stored.start + stored.info.nbytes)
+
     def chunks(self, name: str, size: int = CHUNK) -> Iterator[memoryview]:
         """The tensor's raw bytes, little-endian and contiguous, in pieces of ``size`` bytes (the last may be short)."""
         stored = self._stored[name]
@@ -100,7 +105,7 @@ class TensorIndex(Mapping[str, TensorInfo]):
             whole = self.array(name).reshape(-1).view("u1").data
             yield from (whole[at:at + size] for at in range(0, len(whole), size))
             return
-        stored.reader.expect(stored.start, stored.start + stored.info.nbytes)
+        self.expect(name)
         for at in range(0, stored.info.nbytes, size):
             yield memoryview(stored.reader.read_at(stored.start + at, min(size, stored.info.nbytes - at)))
 
@@ -111,7 +116,7 @@ class TensorIndex(Mapping[str, TensorInfo]):
             yield from self.chunks(name, len(buffer))
             return
         view = memoryview(buffer)
-        stored.reader.expect(stored.start, stored.start + stored.info.nbytes)
+        self.expect(name)
         for at in range(0, stored.info.nbytes, len(buffer)):
             piece = view[:min(len(buffer), stored.info.nbytes - at)]
             stored.reader.read_into(stored.start + at, piece)
