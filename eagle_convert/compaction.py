@@ -281,9 +281,10 @@ def _bytes(index: TensorIndex, name: str) -> bytes:
 def _scan(index: TensorIndex, items: tuple[Item, ...], limit: int) -> list[Finding]:
     """Inf and NaN in the tensors that are kept, up to ``limit`` bytes each."""
     found = []
-    for item in items:
-        if item.source is None or item.destination is None or not 0 < item.nbytes <= limit:
-            continue
+    wanted = [item for item in items if item.source and item.destination and 0 < item.nbytes <= limit]
+    index.expect(*(item.source for item in wanted if item.source))
+    for item in wanted:
+        assert item.source is not None
         if item.nbytes > SMALL or bits.may_hold_nonfinite(_bytes(index, item.source), item.dtype):
             count, first = _count_nonfinite(index, item.source)
             if count:

@@ -35,16 +35,17 @@ class RemoteFile(RangeReader):
     def __init__(self, url: str, size: int, name: str, repo_id: str, hub: HubOptions) -> None:
         self.name, self.size = name, size
         self._url, self._repo_id, self._hub = url, repo_id, hub
-        self._announced = (0, 0)
+        self._announced: list[tuple[int, int]] = []
         self._stack = ExitStack()
         self._chunks: Iterator[bytes] | None = None
         self._rest = memoryview(b"")  # received and not yet handed out
         self._at = self._until = 0  # the open request still owes [_at, _until)
 
     def expect(self, start: int, stop: int) -> None:
-        """Announce that ``[start, stop)`` is about to be read from front to back."""
+        """Announce that ``[start, stop)`` is about to be read from front to back, once."""
         self.check_range(start, stop - start)
-        self._announced = (start, stop)
+        if not any(a <= start and stop <= b for a, b in self._announced):
+            self._announced.append((start, stop))
 
     def read_at(self, offset: int, length: int) -> bytes:
         self.check_range(offset, length)
@@ -67,6 +68,7 @@ class RemoteFile(RangeReader):
                 got = 0
             offset, buffer, failures = offset + got, buffer[got:], 0 if got else failures + 1
             if failures:
+                self._announced.append((offset, self._until))  # what was still to come on this connection
                 self._hang_up()
                 self._pause(failures, offset)
 
@@ -74,8 +76,12 @@ class RemoteFile(RangeReader):
         self._hang_up()
 
     def _stop_of(self, offset: int, length: int) -> int:
-        start, stop = self._announced
-        return max(offset + length, stop) if start <= offset < stop else offset + length
+        """How far a request from ``offset`` should go. An announcement is used up by the request that it leads to."""
+        stop = offset + length
+        for told in [a for a in self._announced if a[0] <= offset < a[1]]:
+            self._announced.remove(told)
+            stop = max(stop, told[1])
+        return stop
 
     def _take(self, buffer: memoryview) -> int:
         """Copy what is at hand or arrives next; 0 when the body ended before the range did."""

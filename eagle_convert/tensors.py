@@ -93,10 +93,20 @@ class TensorIndex(Mapping[str, TensorInfo]):
         """Bytes of tensor data."""
         return sum(s.info.nbytes for s in self._stored.values())
 
-    def expect(self, name: str) -> None:
-        """Announce that the whole tensor is about to be read, by rows or in pieces: a remote file then asks once."""
-        stored = self._stored[name]
-        stored.reader.expect(stored.start, stored.start + stored.info.nbytes)
+    def expect(self, *names: str) -> None:
+        """Announce that these tensors are about to be read whole, in the order of the file.
+
+        A remote file then asks once for each run of neighbours.
+        """
+        runs: list[tuple[RangeReader, int, int]] = []
+        for stored in sorted((self._stored[name] for name in names), key=lambda s: (s.info.file, s.start)):
+            stop = stored.start + stored.info.nbytes
+            if runs and runs[-1][0] is stored.reader and runs[-1][2] == stored.start:
+                runs[-1] = (stored.reader, runs[-1][1], stop)
+            else:
+                runs.append((stored.reader, stored.start, stop))
+        for reader, start, stop in runs:
+            reader.expect(start, stop)
 
     def chunks(self, name: str, size: int = CHUNK) -> Iterator[memoryview]:
         """The tensor's raw bytes, little-endian and contiguous, in pieces of ``size`` bytes (the last may be short)."""

@@ -84,6 +84,16 @@ def test_a_mirror_that_ignores_ranges_is_left_at_once(hub: Hub, options: HubOpti
     assert hub.bytes_sent("/cdn/") < 8 << 20  # what fits into the sockets' buffers
 
 
+def test_a_drop_costs_one_more_request(hub: Hub, options: HubOptions, target: dict[str, bytes]) -> None:
+    source = open_source("org/model", hub=options, role="target")
+    with open_index(source, [TABLES["lm_head.weight"]]) as index:
+        before = hub.count("/cdn/")
+        hub.fail("/cdn/", drop=30_000)
+        pieces = [bytes(piece) for piece in index.chunks("lm_head.weight", 1000)]
+        assert hub.count("/cdn/") == before + 2
+    assert hashlib.sha256(b"".join(pieces)).hexdigest() == expected(target)["lm_head.weight"]
+
+
 @pytest.mark.parametrize("cut", [0, 1, 40_000])
 def test_a_connection_that_drops_half_way_is_taken_up_where_it_broke(
         cut: int, hub: Hub, options: HubOptions, target: dict[str, bytes]) -> None:
