@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -120,7 +121,18 @@ def draft_document(spec: DraftSpec, decided: Plan | None) -> dict[str, Any]:
         "embeddings": decided.embeddings if decided else None, "head": decided.head if decided else None,
         "tie_word_embeddings": spec.tie_word_embeddings, "parallel": spec.parallel,
         "sliding_window": spec.sliding_window, "logit_scale": spec.logit_scale,
+        "tensor_parallel": tensor_parallel_sizes(spec),
     }
+
+
+def tensor_parallel_sizes(spec: DraftSpec) -> list[int]:
+    """Into how many equal parts the shapes can be cut: query and KV heads, MLP and the draft's vocabulary all divide.
+
+    Engines run the draft with the target's tensor parallel size. (Some pad a vocabulary or repeat KV heads to allow
+    more; these sizes need neither.)
+    """
+    common = math.gcd(spec.num_attention_heads, spec.num_key_value_heads, spec.intermediate_size, spec.draft_vocab_size)
+    return [n for n in range(1, common + 1) if common % n == 0]
 
 
 def _tensor(index: TensorIndex, name: str, item: Item | None) -> dict[str, Any]:

@@ -82,6 +82,7 @@ def _facts(draft: dict[str, Any], algorithm: str) -> list[str]:
         ("biases", ", ".join(name for key, name in (("fc_bias", "fc"), ("attention_bias", "q/k/v"), ("o_bias", "o"),
                                                     ("mlp_bias", "mlp")) if draft[key]) or "none"),
         ("norms", ", ".join(norms) or "none but the layer's own"),
+        ("parallel", f"tensor parallel sizes {', '.join(map(str, draft['tensor_parallel']))}"),
         ("embedding", _WHOSE[draft["embeddings"]] if draft["embeddings"] else "not decided"),
         ("head", _WHOSE[draft["head"]] if draft["head"] else "not decided"),
     ]

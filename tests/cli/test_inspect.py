@@ -28,6 +28,7 @@ rope        theta 10000
 positions   512
 biases      none
 norms       none but the layer's own
+parallel    tensor parallel sizes 1
 embedding   the target's
 head        the target's
 
