@@ -95,8 +95,9 @@ RULES: dict[str, Rule] = {
                                          "eagle_convert.manifest", "eagle_convert._version",
                                          "eagle_runtime.choices"),
                                  lazy=("torch", "transformers", "tokenizers", "jinja2")),
-    "eagle_convert.parity.engines": Rule(inside=(*READING, "eagle_convert.parity", "eagle_runtime"),
-                                         lazy=("torch", "transformers", "vllm")),
+    "eagle_convert.parity.engines": Rule(inside=(*READING, "eagle_convert.parity", "eagle_convert.hub_errors",
+                                                 "eagle_convert._version", "eagle_runtime"),
+                                         lazy=("torch", "transformers", "vllm", "huggingface_hub")),
     "eagle_convert.manifest": Rule(inside=(*READING, "eagle_convert._version")),
     "eagle_convert.verification": Rule(inside=(*READING, "eagle_convert.manifest")),
     # The hub: reading (source.py opens ids through hub_source) and publishing.

@@ -29,6 +29,7 @@ class Entry(NamedTuple):
 COMMANDS: tuple[Entry, ...] = (
     Entry("inspect", "inspect", "Say what a checkpoint is, and what is wrong with it."),
     Entry("convert", "convert", "Write a draft as a compact folder."),
+    Entry("parity-check", "parity_check", "Prove that a draft accepts what its reference accepts, without loss."),
     Entry("metrics", "metrics", "The metric sheet of a trace, of counters, or of a server's metrics text."),
     Entry("push-to-hub", "push", "Publish a folder on the hub, with its card and evidence."),
     Entry("env", "env", "What a bug report needs: versions, devices, engines."),

@@ -67,7 +67,7 @@ def metrics_of_file(path: Path, *, counts_kind: CountsKind | None = None,
 def _of_trace(text: str, name: str) -> MetricsResult:
     trace = parse_trace(text, name)
     found = trace_sheet(trace)
-    return MetricsResult(name, "trace", "v1", found, shape_words(trace.settings), warnings=_warnings(found))
+    return MetricsResult(name, "trace", "v1", found, shape_words(trace.settings.document()), warnings=_warnings(found))
 
 
 def _of_counters(text: str, name: str, kind: CountsKind, draft_tokens: int | None) -> MetricsResult:

@@ -89,7 +89,7 @@ def decide(evidence: Evidence, tolerance: float | None = None, seed: int = 0) ->
     2 %), ``seed`` that of the bootstrap."""
     pairs = _pairs(evidence.reference, evidence.candidate)
     spread = _spread(pairs, evidence, seed)
-    warnings = _weakness(evidence.candidate_sheet)
+    warnings = _weakness(evidence.reference_sheet)
 
     def verdict(answer: Answer, reason: str, more: int | None = None) -> Verdict:
         return Verdict(answer, reason, spread, warnings, more)
@@ -170,7 +170,7 @@ def _quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def _weakness(sheet: Sheet) -> tuple[str, ...]:
-    """A head that is low in itself: nothing broke in the conversion, and it will not speed anything up either."""
+    """A head that is low as the reference has it: nothing broke on the way, and it will not speed much up either."""
     length, positions = sheet.acceptance_length, sheet.per_position
     if length is None or not positions:
         return ()

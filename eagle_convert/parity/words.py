@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from .metrics import Sheet
-from .settings import Settings
 
 # name in the JSON documents, label, definition
 DEFINITIONS: tuple[tuple[str, str, str], ...] = (
@@ -48,11 +48,11 @@ def counts_line(sheet: Sheet) -> str:
     return ", ".join(parts) or "no counters"
 
 
-def shape_words(settings: Settings) -> str:
-    """What a step drafts: ``chain of 4`` or ``tree 60,7,10 (59 drafts, 8 deep)``."""
-    shape = settings.shape
-    if shape.is_chain:
-        return f"chain of {shape.drafts}"
-    drafts = f"({shape.drafts} drafts, {shape.deepest} deep)"
-    return f"static tree {drafts}" if shape.choices is not None else \
-        f"tree {shape.total_token},{shape.depth},{shape.top_k} {drafts}"
+def shape_words(settings: Mapping[str, Any]) -> str:
+    """What a step drafts, from a settings document: ``chain of 4`` or ``tree 60,7,10``."""
+    tree = settings["tree"]
+    if tree is None:
+        return f"chain of {settings['draft_tokens']}"
+    if "choices" in tree:
+        return f"static tree of {len(tree['choices'])} drafts"
+    return f"tree {tree['total_token']},{tree['depth']},{tree['top_k']}"

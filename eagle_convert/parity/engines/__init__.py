@@ -15,12 +15,14 @@ class EngineKind:
         word: its name.
         argument: what follows a colon (``FILE``, ``URL``), or empty.
         weights: whether it computes with the target's and the draft's weights.
+        worker: whether it runs in an interpreter of its own.
         available: whether this version has it; else ``why`` says what to use instead.
     """
 
     word: str
     argument: str
     weights: bool
+    worker: bool
     available: bool
     why: str = ""
 
@@ -30,13 +32,13 @@ class EngineKind:
 
 
 ENGINES: tuple[EngineKind, ...] = (
-    EngineKind("bundled", "", True, True),
-    EngineKind("reference", "", True, True),
-    EngineKind("replay", "FILE", False, True),
-    EngineKind("official", "", True, False, "not in this version; record a trace with the official code and replay it"),
-    EngineKind("vllm", "", True, False, "not in this version; record a trace with vLLM and replay it"),
-    EngineKind("server", "URL", False, False, "not in this version; save the server's /metrics and read it with "
-                                              "'eagle-convert metrics'"),
+    EngineKind("bundled", "", True, False, True),
+    EngineKind("reference", "", True, False, True),
+    EngineKind("replay", "FILE", False, False, True),
+    EngineKind("official", "", True, True, False, "not in this version; record a trace with that code and replay it"),
+    EngineKind("vllm", "", True, True, False, "not in this version; record a trace with vLLM and replay it"),
+    EngineKind("server", "URL", False, False, False,
+               "not in this version; save the server's /metrics and read it with 'eagle-convert metrics'"),
 )
 
 

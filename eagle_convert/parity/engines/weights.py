@@ -1,0 +1,122 @@
+"""What engines compute with: the target, loaded once for both sides, and drafts in any readable layout."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eagle_convert.errors import DialectError, UsageError
+from eagle_convert.source import HubOptions, Source, open_source
+
+from .runtime_errors import runtime_errors
+
+if TYPE_CHECKING:
+    import torch
+
+    from eagle_runtime.target import Target
+    from eagle_runtime.views import DraftView
+
+# what a run needs of a target's repository: weights, configs, tokenizer and template
+_TARGET_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "tokenizer.model")
+
+
+@dataclass(frozen=True)
+class OpenDraft:
+    """A draft as engines take it, with where it came from."""
+
+    source: Source
+    view: DraftView
+
+
+@dataclass
+class Weights:
+    """The target of a check. ``dtype`` None is the target's own (float32 on a CPU); ``device`` may be ``auto``."""
+
+    source: Source
+    hub: HubOptions
+    dtype: str | None = None
+    device: str = "auto"
+    _drafts: dict[str, OpenDraft] = field(default_factory=dict)
+
+    @cached_property
+    def folder(self) -> Path:
+        """The target's folder; a hub id is downloaded (or found in the cache) first."""
+        if self.source.path is not None:
+            return self.source.path
+        from huggingface_hub import snapshot_download
+
+        from eagle_convert.hub_errors import hub_errors
+
+        with hub_errors(self.source.name, self.hub):
+            return Path(snapshot_download(
+                self.source.name, revision=self.source.revision, token=self.hub.token, cache_dir=self.hub.cache_dir,
+                local_files_only=self.hub.offline, endpoint=self.hub.endpoint, allow_patterns=list(_TARGET_FILES)))
+
+    @cached_property
+    def target(self) -> Target:
+        """The target on its device. Raises EngineError where it cannot be loaded or does not fit."""
+        from eagle_runtime.loader import load_target
+
+        with runtime_errors():
+            return load_target(self.folder, dtype=_dtype(self.dtype), device=pick_device(self.device))
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The target's stop tokens: those of its generation config, which knows a chat's end, else of its config."""
+        file = self.folder / "generation_config.json"
+        if file.is_file():
+            try:
+                eos = json.loads(file.read_text("utf-8")).get("eos_token_id")
+            except (ValueError, AttributeError):
+                eos = None
+            ids = eos if isinstance(eos, list) else [eos]
+            if ids and all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+                return tuple(sorted(set(ids)))
+        return tuple(sorted(set(self.target.spec.eos_token_ids)))
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.target.dtype).removeprefix("torch.")
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    import torch
+
+    return None if name is None else {"float32": torch.float32, "float16": torch.float16,
+                                      "bfloat16": torch.bfloat16}[name]
+
+
+def pick_device(word: str) -> str:
+    """``auto`` is CUDA where torch sees a device. Raises UsageError for a device that is not there."""
+    import torch
+
+    if word == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if word.startswith("cuda"):
+        count = torch.cuda.device_count()
+        index = word.partition(":")[2] or "0"
+        if not index.isdecimal() or int(index) >= count:
+            raise UsageError("that device is not there", where=f"--device {word}: torch sees {count} CUDA devices",
+                             how="see 'eagle-convert env'; or --device cpu")
+    return word
+
+
+def open_draft(ref: str, *, revision: str | None, hub: HubOptions, target_hidden_size: int | None) -> OpenDraft:
+    """A draft of any layout that can be run.
+
+    Raises DialectError for a file that is no draft, or one that is read but cannot be run.
+    """
+    from eagle_convert.dialects import draft_view, read
+    from eagle_convert.tensors import open_index
+
+    source = open_source(ref, revision=revision, hub=hub)
+    index = open_index(source)  # stays open: the view reads tensors from it
+    hints = {} if target_hidden_size is None else {"target_hidden_size": target_hidden_size}
+    reading = read(index, source, **hints)
+    if not reading.runnable:
+        raise DialectError("this draft is recognised, but running it is not supported",
+                           where=f"{source.name}: {reading.dialect}", how="see 'eagle-convert inspect' for what it is")
+    return OpenDraft(source, draft_view(reading, index))
