@@ -113,7 +113,7 @@ def _read_bin(file: Path) -> dict[str, Tensor]:
 
 def reader(table: Mapping[str, Entry], dtype: torch.dtype | None,
            device: torch.device | str) -> Callable[[str], Tensor]:
-    """name -> tensor on the device; floats in ``dtype`` (None: as stored), others as they are. A file is opened once."""
+    """name -> tensor on the device; floats in ``dtype`` (None: as stored). Each file is opened once."""
     opened: dict[Path, Callable[[str], Tensor]] = {}
 
     def get(name: str) -> Tensor:
