@@ -5,18 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eagle_runtime import DraftSpec
+from eagle_runtime import DraftSpec, SpeculativeEngine, TreeShape
 from eagle_runtime.faults import FAULTS, FaultError, applicable, apply_faults
 from eagle_runtime.forced import Forced
+from eagle_runtime.loader import load_draft
 from eagle_runtime.plain_draft import PlainDraft
 from eagle_runtime.reference import Reference
 from eagle_runtime.views import DraftView
-from tests.runtime.tiny import EAGLE1, EAGLE3, random_target, random_view
+from tests.runtime.tiny import EAGLE1, EAGLE3, passing, random_target, random_view
 
 # the contract's list, section 4
 IDS = ["input-norm", "output-norm", "residual-lost", "stale-kv", "fc-bias-dropped", "concat-swapped",
        "foreign-embedding", "token-shift", "hidden-prenorm", "rope-base", "aux-shift", "norm-before-residual",
        "recycled-norm", "d2t-as-ids", "qkv-bias-dropped", "overflow"]
+PROMPT = [3, 80, 17, 17, 4, 55]
 TEXT = torch.tensor([3, 80, 17, 17, 4, 55, 8, 23, 60, 11])
 BIASED1 = {"fc_bias": True, "qkv_bias": True}
 
@@ -112,3 +114,22 @@ def test_overflow_is_what_float16_would_do() -> None:
     big = DraftView(view.spec, {**view.tensors, "fc.weight": lambda: 1e5 * view.tensors["fc.weight"]()})
     assert torch.isfinite(states(big, ())).all()
     assert not torch.isfinite(states(big, ("overflow",))).all()
+
+
+@pytest.mark.parametrize("algorithm", ["eagle", "eagle3"])
+@pytest.mark.parametrize("shape", [TreeShape.chain(3), TreeShape.dynamic(40, 2, 8)], ids=["chain", "tree"])
+def test_the_engine_shows_the_same_faults(algorithm: str, shape: TreeShape) -> None:
+    """Two implementations that share no forward code accept the same drafts, step by step, under every fault."""
+    target = random_target(pack=False)
+    view = passing(random_view(EAGLE1, **BIASED1)) if algorithm == "eagle" else random_view(EAGLE3, qkv_bias=True)
+    shown = [f for f in applicable(view, target) if shape.is_chain or f != "stale-kv"]
+    accepted = {}
+    for fault in ((), *((f,) for f in shown)):
+        draft = load_draft(view, target, faults=fault, pack=False)
+        runs = SpeculativeEngine(target, draft, shape, runner="eager").generate([PROMPT, PROMPT[::-1]],
+                                                                                max_new_tokens=20)
+        for run in runs:
+            oracle = Reference(target, view, fault).trace(run.prompt_ids, run.output_ids, shape, 20)
+            assert [s.accepted for s in oracle] == [s.accepted for s in run.steps], fault
+        accepted[fault] = [s.accepted for run in runs for s in run.steps]
+    assert len(set(map(tuple, accepted.values()))) > 3  # faults are seen, not only agreed upon
