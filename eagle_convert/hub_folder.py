@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from .errors import BrokenFileError, SourceError
+from .errors import BrokenFileError, EagleConvertError, SourceError
 from .hub_errors import TooLargeError
 from .manifest import FILE as MANIFEST
 from .manifest import Manifest, decode
 from .source import open_source
-from .tensors import open_index
-from .verification import check_files
 
 README = "README.md"
 FILE_LIMIT = 50 * 10**9  # what can be downloaded over plain HTTP
@@ -55,6 +54,7 @@ class PushFolder:
         algorithm: of the head, by its tensors: ``eagle`` or ``eagle3``.
         tensor_bytes: tensor data in the weight files.
         left_out: hidden files and folders that stay here.
+        caveats: engine -> why it does not load the files or computes something else.
     """
 
     name: str
@@ -65,40 +65,42 @@ class PushFolder:
     manifest: Manifest | None
     readme: str | None
     left_out: tuple[str, ...]
+    caveats: Mapping[str, str]
 
 
 def read_folder(folder: Path) -> PushFolder:
-    """Validate a folder; every byte of it is read once, for the digests.
+    """Validate a folder as ``inspect --deep`` does; every byte of it is read.
 
     Raises:
-        SourceError: no folder, or no weights in it.
-        DialectError, ConfigError: the weights are no draft that we know.
-        BrokenFileError: a file is not what its format or the manifest promises.
+        SourceError: no folder, no weights in it, or no draft.
+        BrokenFileError: an error-level finding: NaN, or a tensor that is not what the manifest says.
+        EagleConvertError: a file is not what its format promises.
         TooLargeError: a file that the hub does not serve over HTTP.
     """
-    from .dialects import read
+    from .inspection import inspect
 
     if not folder.is_dir():
         raise SourceError(f"{folder} is no folder", where=str(folder), how="give the folder that convert wrote")
     source = open_source(str(folder))
     manifest = decode(source.read_bytes(MANIFEST)) if MANIFEST in source.files else None
-    with open_index(source) as index:
-        reading = read(index, source)
-        if reading.spec is None:
-            raise SourceError(f"{source.name} holds no EAGLE draft", where=f"{source.name}: {reading.dialect}",
-                              how="give the folder that convert wrote")
-        if manifest is not None:
-            problems = [f for f in check_files(manifest, index) if f.severity == "error"]
-            if problems:
-                raise BrokenFileError(f"{source.name} is not what its manifest says",
-                                      where=f"{problems[0].where}: {problems[0].message}",
-                                      how="convert the source again, or remove eagle_convert.json and give "
-                                          "--base-model and --license")
-        algorithm, tensor_bytes = reading.spec.algorithm, index.nbytes
+    found = inspect(str(folder), deep=True)
+    errors = [f for f in found["findings"] if f["severity"] == "error"]
+    if found["algorithm"] is None or errors:
+        raise _refusal(source.name, found, errors)
     paths, left_out = _list(folder)
     readme = (folder / README).read_text(encoding="utf-8") if README in paths else None
     files = tuple(_file(folder, path) for path in paths if path != README)
-    return PushFolder(source.name, files, source.weight_files, algorithm, tensor_bytes, manifest, readme, left_out)
+    caveats = {name: "; ".join(engine["why"]) for name, engine in found["engines"].items() if not engine["faithful"]}
+    return PushFolder(source.name, files, source.weight_files, found["algorithm"], found["bytes"]["source"], manifest,
+                      readme, left_out, caveats)
+
+
+def _refusal(name: str, found: Mapping[str, Any], errors: Sequence[Mapping[str, str]]) -> EagleConvertError:
+    if found["algorithm"] is None:
+        return SourceError(f"{name} holds no EAGLE draft", where=f"{name}: {found['title']}; {found['explanation']}",
+                           how="give the folder that convert wrote")
+    return BrokenFileError(f"{name} is not in order: {errors[0]['message']}", where=errors[0]["where"],
+                           how=f"{errors[0]['fix']}; all findings: eagle-convert inspect {name} --deep")
 
 
 def git_oid(data: bytes) -> str:

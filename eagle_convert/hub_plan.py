@@ -77,7 +77,7 @@ def card_facts(found: PushFolder, repo_id: str, license: str | None, base_model:
     if origin and origin.id == base and not at:
         at = origin.revision or ""
     return CardFacts(repo_id, base, at or None, {"license": license} if license else {}, found.algorithm,
-                     found.tensor_bytes, manifest, parity)
+                     found.tensor_bytes, manifest, parity, found.caveats)
 
 
 def read_parity(path: str | os.PathLike[str] | None) -> Mapping[str, Any] | None:

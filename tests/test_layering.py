@@ -109,7 +109,7 @@ RULES: dict[str, Rule] = {
                                      lazy=("huggingface_hub",)),
     "eagle_convert.hub_identity": Rule(inside=HUB, lazy=("huggingface_hub",)),
     "eagle_convert.hub_folder": Rule(inside=(*READING, "eagle_convert.manifest", "eagle_convert.hub_errors",
-                                             "eagle_convert.verification")),
+                                             "eagle_convert.inspection")),
     "eagle_convert.hub_plan": Rule(inside=(*READING, *HUB, "eagle_convert.card", "eagle_convert.manifest",
                                            "eagle_convert.hub_folder"), lazy=("huggingface_hub",)),
     "eagle_convert.hub": Rule(inside=(*READING, *HUB, "eagle_convert.card", "eagle_convert.hub_folder",
