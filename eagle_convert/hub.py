@@ -110,6 +110,8 @@ def push_to_hub(folder: str | os.PathLike[str], repo_id: str, *, revision: str |
     facts = licensed(facts, found, existing, hub)
     card = compose(facts, existing)
     notes += validate_card(repo_id, card, hub)
+    if facts.parity and facts.parity["verdict"] != "pass":
+        notes.append(f"the card publishes a parity verdict that is no pass: {facts.parity['verdict']}")
     if not facts.license:
         notes.append("the card states no license, because the source's card states none: give --license ID")
     old, beside = superseded(remote.files, [f.path for f in found.files])

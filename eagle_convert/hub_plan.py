@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .card import CardFacts, license_of
+from .card import license_of
+from .card_text import CardFacts
 from .errors import ConfigError, HubError, UsageError
 from .hub_client import api, headers, is_offline
 from .hub_errors import CardError, NoSuchRepoError, NoSuchRevisionError, hub_errors

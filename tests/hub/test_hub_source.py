@@ -10,6 +10,7 @@ import pytest
 
 from eagle_convert import hub_errors
 from eagle_convert.errors import HubError
+from eagle_convert.hub_source import download
 from eagle_convert.source import HubOptions, open_source
 from eagle_convert.tensors import open_index
 
@@ -127,6 +128,17 @@ def test_what_is_cached_is_not_fetched_again(hub: Hub, options: HubOptions, targ
     hub.forget()
     assert digests("org/model", options) == expected(target)
     assert [s.path.lower() for s in hub.seen] == ["/api/models/org/model?blobs=true"]
+
+
+def test_download_gives_the_folder_whole_and_once(hub: Hub, options: HubOptions, target: dict[str, bytes]) -> None:
+    source = open_source("org/model", hub=options, role="target")
+    for _ in range(2):
+        local = download(source, options)
+        assert (local.name, local.revision, local.weight_files) == (source.name, source.revision, source.weight_files)
+        assert local.path is not None
+        assert {f.name: f.read_bytes() for f in local.path.iterdir()} == target
+    assert hub.count("/cdn/", "GET") == 8
+    assert download(local, options) is local
 
 
 # offline
