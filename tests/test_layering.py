@@ -96,6 +96,7 @@ RULES: dict[str, Rule] = {
                                          "eagle_runtime.choices"),
                                  lazy=("torch", "transformers", "tokenizers", "jinja2")),
     "eagle_convert.parity.engines": Rule(inside=(*READING, "eagle_convert.parity", "eagle_convert.hub_errors",
+                                                 "eagle_convert.compaction", "eagle_convert.pairing",
                                                  "eagle_convert._version", "eagle_runtime"),
                                          lazy=("torch", "transformers", "vllm", "huggingface_hub")),
     "eagle_convert.manifest": Rule(inside=(*READING, "eagle_convert._version")),

@@ -11,8 +11,9 @@ from eagle_convert.source import Source, open_source
 
 from . import plan
 from .engines import EngineChoice
+from .engines.drafts import OpenDraft, open_draft
 from .engines.replay import open_replay
-from .engines.weights import OpenDraft, Weights, open_draft
+from .engines.weights import Weights
 from .options import Options
 from .origin import default_reference
 from .prompts import Prompts
@@ -80,13 +81,11 @@ class Sides:
         asked, weights = self.asked, self.weights
         if weights is None or not any(side.runs for side in self._both):
             return
-        width = weights.target.spec.hidden_size
         if self.candidate.runs:
-            self.candidate.draft = open_draft(self._candidate_ref, revision=asked.revision, hub=asked.hub,
-                                              target_hidden_size=width)
+            self.candidate.draft = open_draft(self._candidate_ref, weights, revision=asked.revision, hub=asked.hub)
         if self.reference is not None and self.reference.runs:
             ref = asked.reference if asked.reference is not None else default_reference(self._candidate_source())
-            self.reference.draft = open_draft(ref, revision=None, hub=asked.hub, target_hidden_size=width)
+            self.reference.draft = open_draft(ref, weights, revision=None, hub=asked.hub)
 
     def _candidate_source(self) -> Source:
         if self.candidate.draft is not None:

@@ -1,15 +1,15 @@
-"""What engines compute with: the target, loaded once for both sides, and drafts in any readable layout."""
+"""The target of a check, loaded once for both sides."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eagle_convert.errors import DialectError, UsageError
-from eagle_convert.source import HubOptions, Source, open_source
+from eagle_convert.errors import UsageError
+from eagle_convert.source import HubOptions, Source
 
 from .runtime_errors import runtime_errors
 
@@ -17,18 +17,9 @@ if TYPE_CHECKING:
     import torch
 
     from eagle_runtime.target import Target
-    from eagle_runtime.views import DraftView
 
 # what a run needs of a target's repository: weights, configs, tokenizer and template
 _TARGET_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "tokenizer.model")
-
-
-@dataclass(frozen=True)
-class OpenDraft:
-    """A draft as engines take it, with where it came from."""
-
-    source: Source
-    view: DraftView
 
 
 @dataclass
@@ -39,7 +30,6 @@ class Weights:
     hub: HubOptions
     dtype: str | None = None
     device: str = "auto"
-    _drafts: dict[str, OpenDraft] = field(default_factory=dict)
 
     @cached_property
     def folder(self) -> Path:
@@ -102,21 +92,3 @@ def pick_device(word: str) -> str:
             raise UsageError("that device is not there", where=f"--device {word}: torch sees {count} CUDA devices",
                              how="see 'eagle-convert env'; or --device cpu")
     return word
-
-
-def open_draft(ref: str, *, revision: str | None, hub: HubOptions, target_hidden_size: int | None) -> OpenDraft:
-    """A draft of any layout that can be run.
-
-    Raises DialectError for a file that is no draft, or one that is read but cannot be run.
-    """
-    from eagle_convert.dialects import draft_view, read
-    from eagle_convert.tensors import open_index
-
-    source = open_source(ref, revision=revision, hub=hub)
-    index = open_index(source)  # stays open: the view reads tensors from it
-    hints = {} if target_hidden_size is None else {"target_hidden_size": target_hidden_size}
-    reading = read(index, source, **hints)
-    if not reading.runnable:
-        raise DialectError("this draft is recognised, but running it is not supported",
-                           where=f"{source.name}: {reading.dialect}", how="see 'eagle-convert inspect' for what it is")
-    return OpenDraft(source, draft_view(reading, index))
