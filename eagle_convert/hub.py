@@ -17,7 +17,7 @@ from typing import Any
 from ._version import __version__
 from .card import compose
 from .errors import HubError
-from .hub_client import api, is_offline
+from .hub_client import api, is_offline, repo_info
 from .hub_errors import NotAsPushedError, NoTokenError, OfflineError, hub_errors, xet_errors
 from .hub_folder import README, PushFile, PushFolder, read_folder, superseded
 from .hub_identity import Identity, check_may_write, explain_refusal, who_am_i
@@ -138,7 +138,7 @@ def _prepare(plan: PushReport, identity: Identity, remote: Remote, hub: HubOptio
         with hub_errors(plan.repo_id, hub, doing="write"):
             if parent is None:
                 client.create_repo(plan.repo_id, private=private, exist_ok=True)
-                parent = str(client.model_info(plan.repo_id).sha)
+                parent = str(repo_info(plan.repo_id, None, hub).sha)
             if plan.revision != "main" and not (remote.commit and remote.branch_exists):
                 client.create_branch(plan.repo_id, branch=plan.revision, exist_ok=True)
     except HubError as error:
@@ -176,8 +176,7 @@ def _read_back(done: PushReport, found: PushFolder, hub: HubOptions) -> None:
     """Compare what the hub serves with what lies here: every digest that it lists, every weight file's header."""
     at = done.revision if done.pull_request_url else done.commit
     try:
-        with hub_errors(done.repo_id, hub):
-            remote = Remote(done.commit, listing(api(hub).model_info(done.repo_id, revision=at, files_metadata=True)))
+        remote = Remote(done.commit, listing(repo_info(done.repo_id, at, hub)))
         wrong = [f"{f.path}: still there" for f in done.files if f.action == "deleted" and f.path in remote.files]
         wrong += [f"{f.path}: sha256 {f.sha256} here, {remote.files.get(f.path, (0, 'nothing'))[1]} there"
                   for f in found.files if not is_there(f, remote)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._version import __version__
+from .hub_errors import HubDownError, RateLimitError, hub_errors
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from .source import HubOptions
 
 LIBRARY = "eagle-convert"
+PAUSES = (1.0, 2.0, 4.0)
+T = TypeVar("T")
 
 
 def api(hub: HubOptions) -> HfApi:
@@ -48,6 +52,27 @@ def headers(hub: HubOptions) -> dict[str, str]:
 
     made: dict[str, str] = build_hf_headers(token=hub.token, library_name=LIBRARY, library_version=__version__)
     return made
+
+
+def repo_info(repo_id: str, revision: str | None, hub: HubOptions) -> Any:
+    """A repository's commit and files, with sizes and digests.
+
+    Raises:
+        HubError: one of the types of ``hub_errors``.
+    """
+    return patiently(lambda: api(hub).model_info(repo_id, revision=revision, files_metadata=True), repo_id, hub)
+
+
+def patiently(question: Callable[[], T], repo_id: str, hub: HubOptions) -> T:
+    """Ask, and ask again after a pause where the hub has a passing fault; the client repeats downloads only."""
+    for pause in PAUSES:
+        try:
+            with hub_errors(repo_id, hub):
+                return question()
+        except (HubDownError, RateLimitError):
+            time.sleep(pause)
+    with hub_errors(repo_id, hub):
+        return question()
 
 
 @contextmanager

@@ -85,6 +85,10 @@ class NotAsPushedError(HubError):
     """What the hub serves after the push is not what was pushed."""
 
 
+# By name, because httpx and its successor are two packages; requests gives all of its failures one type.
+_BROKEN_OFF = ("RemoteProtocolError", "ReadError", "WriteError", "ChunkedEncodingError")
+
+
 @contextmanager
 def hub_errors(repo_id: str, hub: HubOptions, *, doing: str = "read") -> Iterator[None]:
     """Turn what ``huggingface_hub`` raises into a :class:`HubError` about ``repo_id``.
@@ -162,6 +166,8 @@ def explain(error: BaseException, repo_id: str, hub: HubOptions, doing: str = "r
         return _no_repo(repo_id, where)
     if status is not None:
         return _by_status(status, error, repo_id, where, doing)
+    if type(error).__name__ in _BROKEN_OFF:
+        return HubDownError("the hub broke off its answer", where=where, how="run again")
     if isinstance(error, transport_errors()):
         return OfflineError("the hub cannot be reached", where=where,
                             how="check the network and HF_ENDPOINT, then run again; what is in the cache: --offline")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .errors import HubError
-from .hub_client import api
+from .hub_client import api, patiently
 from .hub_errors import LoginError, NoPermissionError, NoSuchRepoError, hub_errors
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def who_am_i(repo_id: str, hub: HubOptions) -> Identity:
     Raises:
         LoginError: no token, or one the hub does not know.
     """
-    with hub_errors(repo_id, hub, doing="write"):
-        said = api(hub).whoami()
+    said = patiently(api(hub).whoami, repo_id, hub)
     token = (said.get("auth") or {}).get("accessToken") or {}
     return Identity(str(said.get("name", "?")), str(token.get("role") or ""), _scopes(token.get("fineGrained")))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .card import license_of
 from .card_text import CardFacts
 from .errors import ConfigError, HubError, UsageError
-from .hub_client import api, headers, is_offline
+from .hub_client import api, headers, is_offline, repo_info
 from .hub_errors import CardError, NoSuchRepoError, NoSuchRevisionError, hub_errors
 from .hub_folder import README, PushFile, PushFolder, git_oid
 
@@ -119,17 +119,14 @@ def licensed(facts: CardFacts, found: PushFolder, existing: str | None, hub: Hub
 
 def look(repo_id: str, revision: str, create_pr: bool, hub: HubOptions) -> Remote:
     """What the hub has on a branch; a branch that is not there yet looks like ``main``."""
-    client = api(hub)
     try:
-        with hub_errors(repo_id, hub):
-            info = client.model_info(repo_id, files_metadata=True)
+        info = repo_info(repo_id, None, hub)
     except NoSuchRepoError:
         return Remote(None, {})
     if revision == "main":
         return Remote(info.sha, listing(info))
     try:
-        with hub_errors(repo_id, hub):
-            info = client.model_info(repo_id, revision=revision, files_metadata=True)
+        info = repo_info(repo_id, revision, hub)
     except NoSuchRevisionError:
         if create_pr:  # a pull request against nothing
             raise

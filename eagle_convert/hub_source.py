@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import HubError, SourceError
-from .hub_client import api, is_offline
+from .hub_client import is_offline, repo_info
 from .hub_errors import NotCachedError, OfflineError, hub_errors
 from .json_text import parse_object
 from .ranges import LocalFile, RangeReader
@@ -42,8 +42,7 @@ def open_hub_source(repo_id: str, revision: str | None, hub: HubOptions, role: R
     if is_offline(hub):
         return _from_cache(repo_id, revision, hub)
     try:
-        with hub_errors(repo_id, hub):
-            info = api(hub).model_info(repo_id, revision=revision, files_metadata=True)
+        info = repo_info(repo_id, revision, hub)
     except OfflineError as unreachable:
         try:
             source = _from_cache(repo_id, revision, hub)

@@ -73,7 +73,11 @@ def common_options(function: F) -> F:
         if as_json and quiet:
             raise UsageError("--json and --quiet exclude each other", where=click.get_current_context().command_path,
                              how="give one of the two")
-        return function(Output(json=as_json, quiet=quiet, verbosity=verbose, no_color=no_color), *args, **kwargs)
+        out = Output(json=as_json, quiet=quiet, verbosity=verbose, no_color=no_color)
+        from ._logs import logs_to
+
+        with logs_to(out):
+            return function(out, *args, **kwargs)
 
     return wrapper  # type: ignore[return-value]
 

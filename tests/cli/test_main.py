@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -196,3 +197,15 @@ def test_a_reader_that_leaves_is_no_traceback():
                             env={**os.environ, "PYTHONPATH": path})
     os.close(write)
     assert (result.returncode, result.stderr) == (1, "")
+
+
+def test_what_the_package_logs_is_a_warning_or_a_notice(probe):
+    def body(out):
+        log = logging.getLogger("eagle_convert.hub_source")
+        log.warning("this downloads %d GB", 14)
+        log.info("found in the cache")
+    probe.body = body
+    assert run("probe")[2] == "warning: this downloads 14 GB\n"
+    assert run("probe", "-v")[2] == "warning: this downloads 14 GB\nfound in the cache\n"
+    assert run("probe", "--quiet")[2] == ""
+    assert logging.getLogger("eagle_convert").handlers == []

@@ -116,8 +116,15 @@ def test_a_connection_that_always_drops_is_given_up(hub: Hub, options: HubOption
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_passing_fault_is_waited_out(status: int, hub: Hub, options: HubOptions, target: dict[str, bytes]) -> None:
-    hub.fail("/cdn/", status=status, times=2, headers={"Retry-After": "1"})
+@pytest.mark.parametrize("path", ["/cdn/", "/api/models/", "/resolve/"])
+def test_a_passing_fault_is_waited_out(path: str, status: int, hub: Hub, options: HubOptions,
+                                       target: dict[str, bytes]) -> None:
+    hub.fail(path, status=status, times=2, headers={"Retry-After": "1"})
+    assert digests("org/model", options) == expected(target)
+
+
+def test_a_listing_that_breaks_off_is_asked_for_again(hub: Hub, options: HubOptions, target: dict[str, bytes]) -> None:
+    hub.fail("/api/models/", drop="before", times=2)
     assert digests("org/model", options) == expected(target)
 
 
