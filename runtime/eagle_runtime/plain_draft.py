@@ -12,7 +12,7 @@ from .compact import layer_prefix
 from .faults import STRUCTURAL, apply_faults
 from .layers import ACTIVATIONS, Rope
 from .pairing import check_names, check_pairing, check_runnable, window_of
-from .target import FullPass, Target
+from .target import FullPass, Target, non_finite
 from .views import DraftView
 
 Past = list[tuple[Tensor, Tensor]]  # a layer: keys and values [rows, nkv, hd], keys turned
@@ -79,6 +79,8 @@ class PlainDraft:
 
         Returns:
             x [G,H] before any final norm, and the K/V of these rows alone.
+
+        Raises :class:`EagleRuntimeError` naming layer and dtype where x is not finite.
         """
         table = self.w["embed_tokens.weight"] if self.spec.own_embedding else self.target.embedding
         e, new = table[ids], []
@@ -96,6 +98,8 @@ class PlainDraft:
             x = x + out
             out = self._mlp(self._norm(x, at + "post_attention_layernorm"), at + "mlp.")
             x = out if n == 0 and "residual-lost" in self.faults else x + out
+            if "overflow" not in self.faults and not bool(torch.isfinite(x).all()):
+                raise non_finite(f"draft layer {n} output {'nan' if bool(x.isnan().any()) else 'inf'}", "", x.dtype)
         return self._half(x), new
 
     def near(self, rows: Tensor, columns: Tensor, mask: Tensor) -> Tensor:

@@ -205,16 +205,17 @@ def check_finite(target: Target, ids: Tensor) -> None:
         if bool(bad.any()):
             name = "the embedding" if boundary == 0 else f"layer {boundary - 1}"
             kind = "nan" if bool(full.boundaries[boundary].isnan().any()) else "inf"
-            raise _non_finite(f"target {name} output {kind} in {short(target.dtype)}",
-                              f"{int(bad.sum())} of {bad.numel()} elements", target.dtype)
+            raise non_finite(f"target {name} output {kind}", f"{int(bad.sum())} of {bad.numel()} elements",
+                             target.dtype)
     if not bool(torch.isfinite(full.hidden).all()):
-        raise _non_finite(f"target final norm output non-finite in {short(target.dtype)}", "", target.dtype)
+        raise non_finite("target final norm output non-finite", "", target.dtype)
 
 
-def _non_finite(what: str, where: str, dtype: torch.dtype) -> EagleRuntimeError:
+def non_finite(what: str, where: str, dtype: torch.dtype) -> EagleRuntimeError:
+    """The error for states that are not finite; ``what`` is completed by the dtype."""
     how = ("rerun with --dtype bfloat16 (or float32): float16 ends at 65504" if dtype == torch.float16
            else "the weights themselves may hold NaN: run `eagle-convert inspect --deep`")
-    return EagleRuntimeError(what, where=where, how=how)
+    return EagleRuntimeError(f"{what} in {short(dtype)}", where=where, how=how)
 
 
 def short(dtype: torch.dtype) -> str:

@@ -18,6 +18,7 @@ from eagle_runtime.loader import load_target
 from eagle_runtime.plain_draft import PlainDraft
 from eagle_runtime.records import truncated
 from eagle_runtime.reference import Reference, ReferenceStep, States
+from eagle_runtime.views import DraftView
 from fixtures.smollm2 import build_target
 from tests.runtime.tiny import EAGLE1, EAGLE3, passing, prompts_of, random_target, random_view, view_of
 
@@ -277,6 +278,15 @@ def test_non_finite_states_are_an_error_not_a_number() -> None:
     target.blocks[2].mlp.down._weight.mul_(1e4)
     with pytest.raises(EagleRuntimeError, match=r"target layer 2 output (inf|nan) in fp16"):
         Reference(target, random_view(EAGLE1)).states(PROMPT, [1, 2, 3])
+
+
+@torch.no_grad()
+def test_a_draft_that_overflows_is_an_error_not_a_low_number() -> None:
+    view = random_view(EAGLE1)
+    big = DraftView(view.spec, {**view.tensors, "fc.weight": lambda: 1e4 * view.tensors["fc.weight"]()})
+    target = random_target(dtype=torch.float16)
+    with pytest.raises(EagleRuntimeError, match=r"draft layer 0 output (inf|nan) in fp16"):
+        Reference(target, big).trace(PROMPT, [1, 2, 3], SHAPES["chain"], 3)
 
 
 def test_a_tree_wider_than_the_vocabulary_is_refused() -> None:
