@@ -28,8 +28,8 @@ class Draft:
         get: canonical name -> tensor on the device, in the dtype to run in (``d2t`` as int64).
         target: gives the tables that the draft does not own.
         pack: see :class:`Linear`.
-        faults: structural faults to show (``faults.STRUCTURAL``); faults of weights and flags are applied to spec and
-            tensors before (``faults.apply_fault``).
+        faults: structural faults to show (``faults.STRUCTURAL``); those of weights and flags have been applied to
+            spec and tensors before (``faults.apply_faults``).
 
     Attributes:
         taps: target boundaries to hand to :meth:`fuse`; () means the state after the final norm.

@@ -25,6 +25,8 @@ def check_runnable(spec: DraftSpec) -> None:
         and "an EAGLE-1 draft of its own width cannot take its own state in place of the target's",
         "layer_types": spec.layer_types is not None and len(set(spec.layer_types)) > 1
         and "layers with and without a window",
+        "tie_word_embeddings": tied(spec) and spec.reduced_vocabulary
+        and "its own embedding as the head has more rows than the draft vocabulary",
         "norm_before_fc, fc_norm": spec.norm_before_fc and spec.fc_norm
         and "one norm over the concatenation and one a tap exclude each other",
     }

@@ -132,6 +132,7 @@ def test_every_flag_moves_the_numbers() -> None:
     (EAGLE3, {"parallel": True}, "parallel"), (EAGLE1, {"attention_sinks": True}, "attention_sinks"),
     (EAGLE1, {"hidden_act": "xielu"}, "hidden_act"), (EAGLE3, {"fc_norm": True, "norm_before_fc": True}, "fc_norm"),
     (EAGLE1, {"num_layers": 2, "layer_types": ("full_attention", "sliding_attention")}, "layer_types"),
+    (EAGLE3, {"own_head": False, "own_embedding": True, "tie_word_embeddings": True}, "tie_word_embeddings"),
     (EAGLE1, {"has_fc": False}, "has_fc"), (EAGLE1, {"target_hidden_size": 64}, "target_hidden_size"),
 ])
 def test_what_has_no_function_is_refused_by_name(spec: DraftSpec, flags: dict[str, object], named: str,
