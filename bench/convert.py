@@ -9,13 +9,15 @@ The folder is a head as old scripts left it: the target's embedding and lm_head 
 config. ``convert --target`` must find both tables equal to the target's and keep the core alone. Measured in turn, on
 a warm page cache: the conversion, and as its yardstick ``cp`` of its output + ``sha256sum`` of every source and
 compared byte + ``sync``. The same with ``openssl dgst`` is given beside it, since coreutils does not use the CPU's
-SHA instructions everywhere. Peak anonymous memory is sampled from ``/proc/PID/status``.
+SHA instructions everywhere. Peak anonymous memory is sampled from ``/proc/PID/status``. CPU seconds (user + system)
+stand beside the wall clock's: they tell a busy machine from slow code. Start-up ratios are of the quickest runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import shutil
 import statistics
 import subprocess
@@ -113,18 +115,38 @@ def as_bin(draft: Path) -> None:
     (draft / "model.safetensors").unlink()
 
 
-def run(command: list[str | Path]) -> tuple[float, str]:
-    start = time.perf_counter()
+class Timer:
+    """Wall and CPU seconds of the child processes in a ``with`` block, collected over several blocks."""
+
+    def __init__(self) -> None:
+        self.wall: list[float] = []
+        self.cpu: list[float] = []
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter(), self._children()
+
+    def __exit__(self, *_: object) -> None:
+        self.wall.append(time.perf_counter() - self._start[0])
+        self.cpu.append(self._children() - self._start[1])
+
+    @staticmethod
+    def _children() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    def report(self) -> dict[str, float]:
+        return {"median": round(statistics.median(self.wall), 4), "min": round(min(self.wall), 4),
+                "max": round(max(self.wall), 4), "cpu_median": round(statistics.median(self.cpu), 4)}
+
+
+def run(command: list[str | Path]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=PYTHON_PATH, cwd="/")
-    seconds = time.perf_counter() - start
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, command))} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
-    return seconds, done.stdout
 
 
-def run_watched(command: list[str | Path]) -> tuple[float, float, str]:
-    """Seconds, peak anonymous resident memory in MB, and stdout."""
-    start = time.perf_counter()
+def run_watched(command: list[str | Path]) -> tuple[float, str]:
+    """Peak anonymous resident memory in MB, and stdout."""
     with tempfile.TemporaryFile("w+") as out:
         child = subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True, env=PYTHON_PATH, cwd="/")
         peak = [0]
@@ -132,12 +154,11 @@ def run_watched(command: list[str | Path]) -> tuple[float, float, str]:
         watcher.start()
         errors = child.stderr.read() if child.stderr else ""
         code = child.wait()
-        seconds = time.perf_counter() - start
         watcher.join()
         if code:
             raise SystemExit(f"{' '.join(map(str, command))} failed ({code}):\n{errors}")
         out.seek(0)
-        return seconds, peak[0] / 1000, out.read()
+        return peak[0] / 1000, out.read()
 
 
 def _watch(child: subprocess.Popen[str], peak: list[int]) -> None:
@@ -152,15 +173,13 @@ def _watch(child: subprocess.Popen[str], peak: list[int]) -> None:
         time.sleep(0.002)
 
 
-def yardstick(folder: Path, made: Path, read: list[Path], digest: list[str]) -> float:
-    """Seconds for copying what was made, digesting what was read, and flushing the copy."""
+def yardstick(folder: Path, made: Path, read: list[Path], digest: list[str], timer: Timer) -> None:
+    """Copy what was made, digest what was read, flush the copy."""
     copy = folder / "copy"
-    start = time.perf_counter()
-    for command in (["cp", "-r", made, copy], [*digest, *read], ["sync"]):
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    seconds = time.perf_counter() - start
+    with timer:
+        for command in (["cp", "-r", made, copy], [*digest, *read], ["sync"]):
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     shutil.rmtree(copy)
-    return seconds
 
 
 def bench_convert(folder: Path, draft: Path, target: Path, shape: Shape, repeats: int) -> dict[str, object]:
@@ -168,34 +187,31 @@ def bench_convert(folder: Path, draft: Path, target: Path, shape: Shape, repeats
     dest = folder / "compact"
     read = sorted([*draft.glob("*.safetensors"), *draft.glob("*.bin"), *target.glob("*.safetensors")])
     command = [sys.executable, "-m", "eagle_convert", "convert", draft, dest, "--target", target, "--json"]
-    ours: list[float] = []
-    peaks: list[float] = []
-    theirs: dict[str, list[float]] = {"sha256sum": []}
-    if shutil.which("openssl"):
-        theirs["openssl dgst -sha256"] = []
+    ours, peaks = Timer(), []
+    theirs = {name: Timer() for name in ("sha256sum", "openssl dgst -sha256") if shutil.which(name.split()[0])}
     for path in read:
         subprocess.run(["cat", path], check=True, stdout=subprocess.DEVNULL)
     for _ in range(repeats):
         shutil.rmtree(dest, ignore_errors=True)
         subprocess.run(["sync"], check=True)
-        seconds, peak, stdout = run_watched(command)
-        ours.append(seconds)
+        with ours:
+            peak, stdout = run_watched(command)
         peaks.append(peak)
-        for name, times in theirs.items():
+        for name, timer in theirs.items():
             subprocess.run(["sync"], check=True)
-            times.append(yardstick(folder, dest, read, name.split()))
+            yardstick(folder, dest, read, name.split(), timer)
     with open_index(open_source(str(dest))) as index:
         written, names = index.nbytes, sorted(index)
     wanted = sum(2 * int(np.prod(size)) for size in shape.core.values())
     if written != wanted or names != sorted(shape.core) or json.loads(stdout)["bytes"]["destination"] != wanted:
         raise SystemExit(f"the output holds {written} bytes of tensors, {wanted} expected: {', '.join(names)}")
-    base = statistics.median(theirs["sha256sum"])
-    return {"source_bytes": draft_bytes(draft), "output_tensor_bytes": written, "read_files_bytes": sum(
-                p.stat().st_size for p in read),
-            "seconds": _spread(ours), "yardstick_seconds": {name: _spread(t) for name, t in theirs.items()},
-            "ratio": round(statistics.median(ours) / base, 3), "budget_ratio": BUDGETS["convert"],
-            "ratio_by_openssl": round(statistics.median(ours) / statistics.median(theirs["openssl dgst -sha256"]), 3)
-            if len(theirs) > 1 else None,
+    ratios = {name: {"wall": round(statistics.median(ours.wall) / statistics.median(timer.wall), 3),
+                     "cpu": round(statistics.median(ours.cpu) / statistics.median(timer.cpu), 3)}
+              for name, timer in theirs.items()}
+    return {"source_bytes": draft_bytes(draft), "read_bytes": sum(p.stat().st_size for p in read),
+            "output_tensor_bytes": written, "seconds": ours.report(),
+            "yardstick_seconds": {name: timer.report() for name, timer in theirs.items()},
+            "ratio": ratios, "budget_ratio": BUDGETS["convert"],
             "peak_rss_anon_mb": round(max(peaks), 1), "budget_rss_anon_mb": BUDGETS["peak_rss_anon_mb"]}
 
 
@@ -210,18 +226,15 @@ def bench_start(draft: Path, repeats: int) -> dict[str, object]:
         "import click": [sys.executable, "-c", "import click"],
         "help": [sys.executable, "-m", "eagle_convert", "--help"],
         "inspect": [sys.executable, "-m", "eagle_convert", "inspect", draft, "--json"]}
-    times: dict[str, list[float]] = {name: [] for name in commands}
+    timers = {name: Timer() for name in commands}
     for _ in range(repeats):
         for name, command in commands.items():
-            times[name].append(run(command)[0])
-    base = statistics.median(times["import click"])
-    return {"seconds": {name: _spread(t) for name, t in times.items()}} | {
-        f"{name}_ratio": round(statistics.median(times[name]) / base, 3) for name in ("help", "inspect")} | {
-        f"{name}_budget": BUDGETS[name] for name in ("help", "inspect")}
-
-
-def _spread(times: list[float]) -> dict[str, float]:
-    return {"median": round(statistics.median(times), 4), "min": round(min(times), 4), "max": round(max(times), 4)}
+            with timers[name]:
+                run(command)
+    base = timers["import click"]
+    return {"seconds": {name: timer.report() for name, timer in timers.items()},
+            "ratio": {name: round(min(timers[name].wall) / min(base.wall), 3) for name in ("help", "inspect")},
+            "budget_ratio": {name: BUDGETS[name] for name in ("help", "inspect")}}
 
 
 def main() -> None:
@@ -229,7 +242,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="llama-3-8b")
     parser.add_argument("--format", choices=["safetensors", "bin"], default="safetensors")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--start-repeats", type=int, default=15)
+    parser.add_argument("--start-repeats", type=int, default=21)
     parser.add_argument("--dir", type=Path, help="where to make the folders (default: the temporary folder)")
     parser.add_argument("--save", action="store_true", help="add the result to bench/results/convert.json")
     args = parser.parse_args()
