@@ -141,7 +141,7 @@ def plan(reading: Reading, index: TensorIndex, target: Target | None = None, opt
     dropped = {NORMS[norm] for norm in verdict.reasons if not verdict.applied[norm]}
     dropped |= {tensor for tensor, verdict_ in ((EMBEDDING, embedding), (HEAD, head)) if not verdict_.own}
     findings += [*embedding.findings, *head.findings, *verdict.findings]
-    reasons |= (gone := _redundant_vocabulary(reading, spec))
+    reasons |= (gone := _redundant_vocabulary(reading))
     dropped |= set(gone)
     if "fc.bias" in names and bits.is_zeros(_bytes(index, names["fc.bias"]), index[names["fc.bias"]].dtype):
         dropped.add("fc.bias")
@@ -209,9 +209,9 @@ def _norm_words(verdict: NormVerdict, spec: DraftSpec) -> dict[str, str]:
     return words
 
 
-def _redundant_vocabulary(reading: Reading, spec: DraftSpec) -> dict[str, str]:
+def _redundant_vocabulary(reading: Reading) -> dict[str, str]:
     """``t2d`` is derivable from ``d2t``; both go where the vocabulary is whole and every offset is 0."""
-    identity = reading.d2t is None or (not spec.reduced_vocabulary and not reading.d2t.any())
+    identity = reading.vocabulary is None or reading.vocabulary.identity
     out = {"t2d": "every id is in the draft vocabulary" if identity else "derivable from d2t"}
     if identity:
         out["d2t"] = "the draft vocabulary is the whole vocabulary, every offset is 0"

@@ -1,4 +1,6 @@
-"""Draft vocabularies: ``d2t`` offsets, absolute ids, ``t2d`` masks and their checks. numpy only.
+"""Draft vocabularies: ``d2t`` offsets, absolute ids, ``t2d`` masks and their checks.
+
+numpy tells what is wrong with a table; that nothing is wrong with one is found without it (:func:`plain_d2t`).
 
 Canonical is ``d2t`` as SafeAILab/EAGLE writes it: int64 [draft vocabulary], an *offset*, target id = i + d2t[i].
 ``t2d`` is a bool mask [target vocabulary], true where a target id is in the draft vocabulary. A wrong table costs all
@@ -7,7 +9,11 @@ acceptance and raises nothing anywhere, so every table is checked against everyt
 
 from __future__ import annotations
 
+import operator
+import sys
+from array import array
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Literal, TypeAlias
 
 from .errors import BrokenFileError, DialectError
@@ -38,7 +44,7 @@ class Vocabulary:
     """A checked draft vocabulary.
 
     Attributes:
-        ids: absolute target ids, int64 [Vd], unique, in range.
+        table: absolute target ids [Vd], unique, in range.
         vocab_size: the target's.
         ascending: strictly increasing, so that ``t2d`` alone determines the table.
         identity: the whole target vocabulary in its own order: the table says nothing.
@@ -46,11 +52,16 @@ class Vocabulary:
             (zeros as offsets: step 1; a range as offsets: step 2).
     """
 
-    ids: Ids
+    table: array[int]
     vocab_size: int
     ascending: bool
     identity: bool
     evenly: int | None
+
+    @property
+    def ids(self) -> Ids:
+        """Absolute target ids, int64 [Vd]."""
+        return np.frombuffer(self.table, np.int64)
 
     @property
     def offsets(self) -> Ids:
@@ -59,7 +70,7 @@ class Vocabulary:
     def describe(self) -> str:
         """One line for ``inspect``."""
         order = "strictly increasing" if self.ascending else "not increasing"
-        return f"{len(self.ids)} of {self.vocab_size} ids, {int(self.ids.min())} to {int(self.ids.max())}, {order}"
+        return f"{len(self.table)} of {self.vocab_size} ids, {min(self.table)} to {max(self.table)}, {order}"
 
 
 def integers(values: NDArray[Any], where: str, what: str = "table") -> Ids:
@@ -98,7 +109,33 @@ def check_ids(ids: Ids, vocab_size: int, where: str) -> Vocabulary:
     evenly = None
     if not identity and len(ids) > 2 and ids[0] == 0 and steps[0] > 0 and bool((steps == steps[0]).all()):
         evenly = int(steps[0])
-    return Vocabulary(ids, vocab_size, ascending, identity, evenly)
+    return Vocabulary(array("q", ids.astype(np.int64).tobytes()), vocab_size, ascending, identity, evenly)
+
+
+def plain_d2t(offsets: bytes, vocab_size: int, *, t2d: bytes | None = None,
+              rows: int | None = None) -> Vocabulary | None:
+    """The vocabulary of a table with which all is well; None where :func:`check_d2t` must look closer. Without numpy.
+
+    Args:
+        offsets: raw little-endian int64 [Vd].
+        t2d: raw bool [V].
+    """
+    if sys.byteorder != "little" or not offsets or rows not in (None, len(offsets) // 8):
+        return None
+    try:
+        ids = array("q", map(operator.add, array("q", offsets), range(len(offsets) // 8)))
+    except OverflowError:
+        return None
+    ascending = all(map(operator.lt, ids, ids[1:]))
+    if min(ids) < 0 or max(ids) >= vocab_size or not (ascending or len(set(ids)) == len(ids)):
+        return None
+    if t2d is not None and (len(t2d) != vocab_size or t2d.translate(None, b"\0\1") or t2d.count(1) != len(ids)
+                            or not all(map(t2d.__getitem__, ids))):
+        return None
+    identity = len(ids) == vocab_size and ascending
+    step = ids[1] - ids[0] if len(ids) > 2 and ids[0] == 0 else 0
+    even = step > 0 and all(map(operator.eq, map(operator.sub, ids[1:], ids), repeat(step)))
+    return Vocabulary(ids, vocab_size, ascending, identity, step if even and not identity else None)
 
 
 def check_d2t(d2t: NDArray[Any], vocab_size: int, *, t2d: NDArray[Any] | None = None, rows: int | None = None,

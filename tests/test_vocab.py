@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle_convert.errors import BrokenFileError, DialectError
-from eagle_convert.vocab import check_d2t, check_ids, ids_of, integers, mask_of, offsets_of
+from eagle_convert.vocab import check_d2t, check_ids, ids_of, integers, mask_of, offsets_of, plain_d2t
 from fixtures.plant import SUBSET
 
 V = 320
@@ -107,3 +107,32 @@ def test_garbage_does_not_wrap_around(value):
 
 def test_out_of_order_is_valid_and_said():
     assert check_ids(np.array([5, 3, 9]), V, "d2t").ascending is False
+
+
+@given(ids=st.lists(st.integers(-2, 21), min_size=1, max_size=20), ordered=st.booleans(), masked=st.booleans(),
+       flipped=st.none() | st.integers(0, 19), rows=st.none() | st.integers(1, 20))
+def test_the_quick_check_takes_exactly_what_the_thorough_one_takes(ids, ordered, flipped, masked, rows):
+    """And says the same of it; what it does not take is left to the one that can say why."""
+    ids = sorted(set(ids)) if ordered else ids
+    table = offsets_of(np.array(ids, np.int64))
+    mask = None
+    if masked:
+        mask = mask_of(np.array([i for i in ids if 0 <= i < 20], np.int64), 20)
+        if flipped is not None:
+            mask[flipped] ^= True
+    quick = plain_d2t(table.tobytes(), 20, t2d=None if mask is None else mask.tobytes(), rows=rows)
+    try:
+        thorough = check_d2t(table, 20, t2d=mask, rows=rows)
+    except DialectError:
+        thorough = None
+    assert quick == thorough
+
+
+@pytest.mark.parametrize("table", [b"", b"\xff" * 7 + b"\x7f" + b"\xff" * 7 + b"\x7f"])
+def test_the_quick_check_leaves_what_is_no_table(table):
+    assert plain_d2t(table, V) is None
+
+
+@pytest.mark.parametrize("mask", [b"\2" + b"\1" * 159 + b"\0" * 160, b"\1" * 160])
+def test_the_quick_check_leaves_what_is_no_mask(mask):
+    assert plain_d2t(np.zeros(160, np.int64).tobytes(), V, t2d=mask) is None

@@ -16,6 +16,7 @@ from .side_files import SideTable
 
 if TYPE_CHECKING:
     from eagle_convert.tensors import TensorIndex
+    from eagle_convert.vocab import Vocabulary
 
 MANIFEST = "eagle_convert.json"
 
@@ -65,6 +66,10 @@ class Facts:
     def array(self, name: str) -> NDArray[Any]:
         """The values of a tensor, without the prefix; for vocabulary tables and other small ones."""
         return self.index.array(self.source_name(name))
+
+    def raw(self, name: str) -> bytes:
+        """The bytes of a small tensor, little-endian and contiguous."""
+        return b"".join(self.index.chunks(self.source_name(name)))
 
     @cached_property
     def text(self) -> str:
@@ -120,7 +125,7 @@ class Reading:
         runnable: the bundled runtime defines this draft.
         convertible: the compact format can hold it.
         explanation: for everything but a plain draft: what it is and what can be done with it.
-        d2t: int64 [draft vocabulary], offsets (target id = i + d2t[i]), checked; None where the vocabulary is whole.
+        vocabulary: the checked draft vocabulary; None where it is the whole one.
         created: canonical name -> (value, where it came from): tensors whose bytes are no copy of a source tensor.
             A name that is also in ``names`` is made from that source tensor (ids turned into offsets).
         gather: canonical name -> rows of its source tensor to take, in this order (a full head under a token map).
@@ -139,9 +144,14 @@ class Reading:
     runnable: bool = False
     convertible: bool = False
     explanation: str = ""
-    d2t: NDArray[np.int64] | None = None
+    vocabulary: Vocabulary | None = None
     created: Mapping[str, tuple[NDArray[Any], str]] = field(default_factory=dict)
     gather: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    @property
+    def d2t(self) -> NDArray[np.int64] | None:
+        """Offsets, int64 [draft vocabulary] (target id = i + d2t[i]); None where the vocabulary is whole."""
+        return None if self.vocabulary is None else self.vocabulary.offsets
 
     def also(self, *findings: Finding, explanation: str = "") -> Reading:
         """The same with more to say."""

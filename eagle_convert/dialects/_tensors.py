@@ -9,7 +9,7 @@ from typing import Any, Literal
 from eagle_convert.errors import DialectError
 from eagle_convert.findings import Finding, finding
 from eagle_convert.lazy_numpy import NDArray, np
-from eagle_convert.vocab import Ids, Vocabulary, check_d2t
+from eagle_convert.vocab import Vocabulary, check_d2t, plain_d2t
 from eagle_runtime.config import Algorithm
 
 from ._base import MANIFEST, Facts
@@ -81,10 +81,6 @@ class Table:
     findings: tuple[Finding, ...] = ()
     created: Mapping[str, tuple[NDArray[Any], str]] = field(default_factory=dict)
 
-    @property
-    def offsets(self) -> Ids | None:
-        return None if self.found is None else self.found.offsets
-
 
 def find_side_table(facts: Facts, mapped: Mapped) -> None:
     """Take the table given with ``--token-map``, or, where the file has none, that of ``eagle_meta.pt``.
@@ -110,26 +106,42 @@ def read_vocabulary(facts: Facts, algorithm: Algorithm, mapped: Mapped, vocab: i
             raise no_table(mapped.names.get("lm_head.weight", "lm_head.weight"), draft_vocab, vocab)
         _drop(mapped, "t2d", "the draft vocabulary is the whole vocabulary")
         return Table(None)
-    t2d = facts.array(_bare(facts, mapped.names["t2d"])) if "t2d" in mapped.names else None
     rows = mapped.shapes["lm_head.weight"][0] if "lm_head.weight" in mapped.shapes else None
-    if mapped.side is not None:
-        values, where, stored = mapped.side.ids, mapped.side.where, "ids"
-    else:
-        values, where = facts.array(_bare(facts, mapped.names["d2t"])), mapped.names["d2t"]
-    found = check_d2t(values, vocab, t2d=t2d, rows=rows, where=where, stored=stored)
+    where = mapped.side.where if mapped.side is not None else mapped.names["d2t"]
+    found, copied = _checked(facts, mapped, vocab, rows, where, stored)
     _drop(mapped, "t2d", "derivable from d2t")
     if found.identity:
         mapped.shapes.pop("d2t")
         if "d2t" in mapped.names:
             mapped.unused[mapped.names.pop("d2t")] = "identity: the draft vocabulary is the whole vocabulary"
         return Table(None, (finding("EC501", where, size=vocab),))
-    if len(found.ids) == vocab:
+    if len(found.table) == vocab:
         raise DialectError("the draft vocabulary is the whole vocabulary in another order",
                            where=f"{where}: first difference at draft id {int(np.flatnonzero(found.offsets)[0])}",
                            how="no engine has this; reorder the rows of lm_head.weight by d2t and remove d2t")
-    copied = stored == "offsets" and values.dtype == np.int64
     return Table(found, tuple(vocabulary_findings(found, where)),
                  {} if copied else {"d2t": (found.offsets, where)})
+
+
+def _checked(facts: Facts, mapped: Mapped, vocab: int, rows: int | None, where: str,
+             stored: Literal["offsets", "ids"]) -> tuple[Vocabulary, bool]:
+    """The table of the file or beside it, and whether its tensor is the canonical one (int64 offsets)."""
+    names = {table: _bare(facts, mapped.names[table]) for table in ("d2t", "t2d") if table in mapped.names}
+    if mapped.side is None and stored == "offsets" and all(
+            facts.dtypes[name] == _USUAL[table] and len(facts.shapes[name]) == 1 for table, name in names.items()):
+        mask = facts.raw(names["t2d"]) if "t2d" in names else None
+        found = plain_d2t(facts.raw(names["d2t"]), vocab, t2d=mask, rows=rows)
+        if found is not None:
+            return found, True
+    t2d = facts.array(names["t2d"]) if "t2d" in names else None
+    if mapped.side is not None:
+        return check_d2t(mapped.side.ids, vocab, t2d=t2d, rows=rows, where=where, stored="ids"), False
+    values = facts.array(names["d2t"])
+    found = check_d2t(values, vocab, t2d=t2d, rows=rows, where=where, stored=stored)
+    return found, stored == "offsets" and values.dtype == np.int64
+
+
+_USUAL = {"d2t": "I64", "t2d": "BOOL"}
 
 
 def vocabulary_findings(found: Vocabulary, where: str) -> list[Finding]:
@@ -138,7 +150,7 @@ def vocabulary_findings(found: Vocabulary, where: str) -> list[Finding]:
     if not found.ascending:
         out.append(finding("EC503", where))
     if found.evenly is not None:
-        out.append(finding("EC504", where, step=found.evenly, last=int(found.ids[-1])))
+        out.append(finding("EC504", where, step=found.evenly, last=found.table[-1]))
     return out
 
 

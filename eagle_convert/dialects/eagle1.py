@@ -126,7 +126,7 @@ def read_head(facts: Facts, fields: Fields, dialect: Dialect, names: Names, *, s
     return Reading(
         dialect.name, dialect.title, "draft", spec=spec, names=mapped.names, unused=mapped.unused,
         config=fields.flat(), findings=(*builder.findings, *table.findings), claims=claims, runnable=True,
-        convertible=True, d2t=table.offsets, created=table.created,
+        convertible=True, vocabulary=table.found, created=table.created,
         gather={"lm_head.weight": table.found.ids} if table.found and builder.full_head else {})
 
 

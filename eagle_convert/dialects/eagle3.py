@@ -145,7 +145,7 @@ def read_head(facts: Facts, fields: Fields, dialect: Dialect, names: Names, *, s
     builder.leftovers()
     return Reading(dialect.name, dialect.title, "draft", spec=spec, names=mapped.names, unused=mapped.unused,
                    config=fields.flat(), findings=(*builder.findings, *table.findings), runnable=not spec.parallel,
-                   convertible=True, d2t=table.offsets, created=table.created)
+                   convertible=True, vocabulary=table.found, created=table.created)
 
 
 DIALECT = Dialect("official-eagle3", "an EAGLE-3 head in the official layout (SafeAILab/EAGLE)", detect, read)
