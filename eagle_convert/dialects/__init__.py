@@ -48,6 +48,7 @@ DIALECTS: tuple[Dialect, ...] = (
     *other_drafts.DIALECTS,
     not_draft.MODEL, not_draft.TABLE, not_draft.ADAPTER)
 
+_STRANGERS = 8  # tensors whose nearest known name an error shows
 _MEDUSA = "medusa_lm_head.pt"
 _PREFIX = "module."  # what data-parallel wrappers put before every key
 _KNOWN = tuple(sorted({*eagle1.NAMES.table(1), *eagle3.NAMES.table(1), *vllm_eagle3.NAMES.table(1)}))
@@ -131,7 +132,8 @@ def _undecided(facts: Facts, matched: list[str], found: list[Evidence]) -> Diale
                             how="remove the tensors that are not the draft's")
     against = {proof.dialect: [fact for fact in proof.facts if fact.startswith("no:")] for proof in found}
     lines = [f"{name}: " + "; ".join(facts) for name, facts in sorted(against.items(), key=lambda item: len(item[1]))]
-    strangers = [(name, nearest(name, _KNOWN)) for name in facts.shapes if name not in _KNOWN]
-    lines += [f"tensor {facts.source_name(name)}, nearest known name {near}" for name, near in strangers[:8] if near]
+    strangers = [name for name in facts.shapes if name not in _KNOWN][:_STRANGERS]
+    lines += [f"tensor {facts.source_name(name)}, nearest known name {near}" for name in strangers
+              if (near := nearest(name, _KNOWN))]
     return DialectError("no layout of an EAGLE draft fits the file", where="\n".join(lines) or "there is no tensor",
                         how="give the folder of the draft; where a tool renamed tensors, name them as that layout does")

@@ -92,12 +92,12 @@ def complain(dialect: str, unknown: Sequence[str], missing: Sequence[str], known
     """The error for tensors that have no place, or places that have no tensor."""
     known = list(known)
     lines = []
-    for name in sorted(unknown):
+    for name in sorted(unknown)[:_SHOWN]:
         near = nearest(name, known)
         lines.append(f"unknown tensor {name}" + (f" (nearest known name: {near})" if near else ""))
-    lines += [f"missing tensor {name}" for name in sorted(missing)]
-    if len(lines) > _SHOWN:
-        lines[_SHOWN:] = [f"and {len(lines) - _SHOWN} more"]
+    lines += [f"missing tensor {name}" for name in sorted(missing)[:_SHOWN]]
+    more = len(unknown) + len(missing) - len(lines)
+    lines += [f"and {more} more"] if more else []
     counts = ((len(unknown), "unknown"), (len(missing), "missing"))
     what = " and ".join(f"{count} {kind}" for count, kind in counts if count)
     return DialectError(f"the file reads as {dialect}, with {what} tensor{'s' if len(lines) > 1 else ''}",

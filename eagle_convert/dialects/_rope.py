@@ -72,9 +72,21 @@ def _check(fields: Fields, path: str, block: Mapping[str, Any]) -> None:
         raise ConfigError(f"{fields.file} names two rope scalings in one block",
                           where=f"{fields.file}: {path}.rope_type = {names['rope_type']!r}, "
                                 f"{path}.type = {names['type']!r}", how="keep the one the draft was trained with")
+    for key, value in block.items():
+        if not _finite(value):
+            raise fields.refuse(f"{path}.{key}", value, "finite numbers")
     for key in _NEEDS.get(next(iter(names.values())), ()):
         if not is_number(block.get(key)) or block[key] <= 0:
             raise fields.refuse(f"{path}.{key}", block.get(key), "a finite number above 0")
+
+
+def _finite(value: Any) -> bool:
+    """No number in a value of JSON is infinite or beyond a double: the block is written as it was read."""
+    if isinstance(value, dict):
+        return all(map(_finite, value.values()))
+    if isinstance(value, list):
+        return all(map(_finite, value))
+    return isinstance(value, bool) or not isinstance(value, (int, float)) or is_number(value)
 
 
 def _plain(block: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 def layer_defaults(fields: Fields) -> list[Finding]:
     """Fill in what ``transformer_layer_config`` leaves out because it is the class's default; a finding for each."""
     kind = next((block["model_type"] for path, block in fields.blocks if path == "transformer_layer_config."
-                 and block.get("model_type") in _DEFAULTS), "llama")
+                 and isinstance(block.get("model_type"), str) and block["model_type"] in _DEFAULTS), "llama")
     said = []
     absent = {}
     for key, value in _DEFAULTS[kind].items():

@@ -116,6 +116,7 @@ def test_c63_rope_that_contradicts_itself_stops_with_both_values(tmp_path, keys,
 
 @pytest.mark.parametrize("block", [{"factor": 2.0}, {"type": 3}, {"type": "linear"}, {"type": "linear", "factor": -1},
                                    LLAMA3 | {"low_freq_factor": "1"}, "linear",
+                                   {"type": "yarn", "factors": [1.0, 10**400]},
                                    {"full_attention": {"rope_type": "default"}, "other": {"rope_type": "default"}}])
 def test_rope_blocks_that_are_none_stop(tmp_path, block):
     config, tensors = load("plant/e1")
