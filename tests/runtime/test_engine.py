@@ -141,7 +141,7 @@ def test_stop_ids_default_to_the_targets() -> None:
 @pytest.mark.parametrize("shape", [CHAIN4, TreeShape.dynamic(26, 5, 8)], ids=["chain", "tree"])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.9, seed=5)], ids=["greedy", "sampled"])
 def test_lanes_and_lag_change_nothing(sampling: Sampling, shape: TreeShape, pipelined: bool) -> None:
-    """Ten prompts of other lengths, ended at other times by a stop token: the same tokens and steps in 1 and 8 lanes."""
+    """Ten prompts of other lengths that stop at other times: the same tokens and steps in 1 and 8 lanes."""
     target, draft = pair("plant", "e3", on="tgt_tuned")
     prompts = [p[:n % 9 + 1] + p for n, p in enumerate(plant_prompts(10))]
     one = SpeculativeEngine(target, draft, shape, sampling=sampling)
