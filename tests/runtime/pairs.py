@@ -13,7 +13,8 @@ from eagle_runtime.loader import load_draft, load_target
 from eagle_runtime.target import Target
 from eagle_runtime.views import DraftView
 
-FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+ROOT = Path(__file__).resolve().parents[2]
+FIXTURES = ROOT / "fixtures"
 TARGETS = {"e1b": "tgt_offset", "e3narrow": "tgt96"}
 
 

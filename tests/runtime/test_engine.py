@@ -12,7 +12,7 @@ from eagle_runtime.choices import CHOICES
 from eagle_runtime.config import EagleRuntimeError, Sampling, TreeShape
 from eagle_runtime.engine import Output, SpeculativeEngine
 from eagle_runtime.target import Target
-from tests.runtime.pairs import pair, plant_prompts
+from tests.runtime.pairs import ROOT, pair, plant_prompts
 from tests.runtime.rig import Rig
 
 CHAIN4 = TreeShape.chain(4)
@@ -277,3 +277,13 @@ def test_a_draft_that_is_not_finite_is_named() -> None:
 def test_no_prompts_no_output() -> None:
     target, draft = pair("plant", "e1")
     assert SpeculativeEngine(target, draft).generate([]) == []
+
+
+def test_the_readmes_example_runs_as_pasted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    code = (ROOT / "runtime" / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    assert len([line for line in code.splitlines() if line]) == 9
+    exec(compile(code, "README.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("[4, 4, 4, 4]")
+    assert len(lines) == 5

@@ -1,0 +1,168 @@
+"""Steps and tokens a second: the bundled runtime, the official implementation, vLLM, and plain greedy decoding.
+
+    python bench/runtime.py                         SmolLM2, EAGLE-1 head, chain K = 4 and tree 60/7/10, one stream
+    python bench/runtime.py --shapes chain --num-prompts 8
+    python bench/runtime.py --save                  also writes bench/results/runtime.json
+
+One run, one stream, float32 on a CPU, the same head, prompts and shapes for all; each engine in its own interpreter,
+one after the other, two prompts to warm up. An engine whose interpreter is not there is left out, and the result says
+so: ``make engines`` builds them, and EAGLE_REPO names a checkout of SafeAILab/EAGLE. vLLM has no trees on this path.
+
+Beside every time stands what bounds it (``roofline.py``), measured in the same run. Use an idle machine: the load
+average before and after is part of the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "runtime")]
+
+import torch  # noqa: E402
+from machine import describe  # noqa: E402
+from roofline import bandwidth, product_rate, step_work  # noqa: E402
+from tokenizers import Tokenizer  # noqa: E402
+
+from eagle_convert.dialects import read  # noqa: E402
+from eagle_convert.source import open_source  # noqa: E402
+from eagle_convert.tensors import open_index  # noqa: E402
+from eagle_runtime.config import TreeShape  # noqa: E402
+from eagle_runtime.target_spec import target_spec  # noqa: E402
+from eagle_runtime.tree import grower  # noqa: E402
+from eagle_runtime.weights import read_config  # noqa: E402
+from fixtures.smollm2.build_target import target_folder  # noqa: E402
+
+SHAPES = {"chain": TreeShape.chain(4), "tree": TreeShape.dynamic(60, 7, 10)}
+#: What design asks for: ours against each, steps a second; and a step's time against what bounds it.
+BUDGETS = {"chain": {"official": 2.5, "vllm": 1.2, "bound": 1.5}, "tree": {"bound": 1.3}}
+
+
+def prompts(count: int) -> list[list[int]]:
+    """The bundled prompts as the traces render them."""
+    folder = ROOT / "fixtures" / "smollm2"
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    rows = [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()][:count]
+    texts = [row["prompt"] if "prompt" in row else row["turns"][0] for row in rows]
+    return [tokenizer.encode(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n",
+                             add_special_tokens=False).ids for text in texts]
+
+
+def interpreters(args: argparse.Namespace) -> dict[str, tuple[Path, str | None]]:
+    """Engine -> its Python, and why it cannot run (None: it can)."""
+    found: dict[str, tuple[Path, str | None]] = {"bundled": (Path(sys.executable), None),
+                                                 "transformers": (Path(sys.executable), None)}
+    for name, python in (("official", args.official_python), ("vllm", args.vllm_python)):
+        found[name] = python, None if python.is_file() else f"{python} is not there: make engines"
+    if found["official"][1] is None and not args.eagle_repo:
+        found["official"] = args.official_python, "EAGLE_REPO names no checkout of SafeAILab/EAGLE"
+    return found
+
+
+def run(engine: str, python: Path, work: dict[str, Any]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="bench-runtime-") as folder:
+        work = {**work, "result": str(Path(folder) / "result.json")}
+        job = Path(folder) / "job.json"
+        job.write_text(json.dumps(work))
+        env = {**os.environ, "OMP_NUM_THREADS": str(work["threads"]), "PYTHONPATH": str(ROOT / "bench")}
+        print(f"{engine} …", file=sys.stderr, flush=True)
+        done = subprocess.run([str(python), str(ROOT / "bench" / f"worker_{engine}.py"), str(job)], env=env,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            return {"failed": done.stderr.strip().splitlines()[-5:]}
+        result: dict[str, Any] = json.loads(Path(work["result"]).read_text())
+        return result
+
+
+def bound(shape: TreeShape, args: argparse.Namespace, head: Path, target: Path) -> dict[str, float]:
+    """What a step cannot be faster than, in ms: bytes over bandwidth, operations over the rate at that row count."""
+    cpu = torch.device("cpu")
+    source = open_source(str(head))
+    spec, draft = target_spec(read_config(target)), read(open_index(source), source).spec
+    plan = grower(shape, draft.draft_vocab_size, torch.float32, cpu)
+    work = step_work(spec, draft, plan, args.context, 4)
+    speed = bandwidth(cpu)
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    heads = (spec.num_attention_heads + 2 * spec.num_key_value_heads) * spec.head_dim
+    rate = product_rate(cpu, torch.float32, plan.nodes, [
+        (heads, hidden), (hidden, hidden), (2 * inner, hidden), (hidden, inner), (spec.vocab_size, hidden)])
+    by_bytes, by_flops = work.nbytes / speed * 1e3, work.flops / rate * 1e3
+    return {"bytes": work.nbytes, "gb_per_s": round(speed / 1e9, 2), "flops": work.flops,
+            "gflop_per_s": round(rate / 1e9, 1), "bytes_ms": round(by_bytes, 2), "flops_ms": round(by_flops, 2),
+            "ms": round(max(by_bytes, by_flops), 2)}
+
+
+def compare(name: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Ours against the others, with the budget beside each ratio."""
+    ours, out = result["engines"]["bundled"], {}
+    for other, row in result["engines"].items():
+        if other not in ("bundled", "transformers") and "steps_per_second" in row:
+            ratio = ours["steps_per_second"] / row["steps_per_second"]
+            out[f"steps_per_second over {other}"] = {"ratio": round(ratio, 3), "at_least": BUDGETS[name].get(other)}
+    ratio = ours["step_ms"]["total"] / result["bound"]["ms"]
+    out["step over bound"] = {"ratio": round(ratio, 3), "at_most": BUDGETS[name]["bound"]}
+    plain = result["engines"].get("transformers", {})
+    if "tokens_per_second" in plain:
+        out["tokens_per_second over plain greedy"] = {
+            "ratio": round(ours["tokens_per_second"] / plain["tokens_per_second"], 3)}
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default="chain,tree", help="chain, tree or both (default)")
+    parser.add_argument("--engines", default="bundled,official,vllm,transformers")
+    parser.add_argument("--num-prompts", type=int, default=48)
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--runner", default="auto", help="ours: auto, eager or compiled")
+    parser.add_argument("--context", type=int, default=64, help="committed positions that the bound assumes")
+    parser.add_argument("--vllm-eager", action="store_true", help="vLLM without its compiler")
+    engines = Path(os.environ.get("EAGLE_ENGINES") or ROOT / ".engines")
+    parser.add_argument("--official-python", type=Path, default=engines / "official" / "bin" / "python")
+    parser.add_argument("--vllm-python", type=Path, default=engines / "vllm" / "bin" / "python")
+    parser.add_argument("--eagle-repo", default=os.environ.get("EAGLE_REPO"))
+    parser.add_argument("--save", action="store_true", help="write bench/results/runtime.json")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    target, head = target_folder(), ROOT / "fixtures" / "smollm2" / "eagle1"
+    work = {"target": str(target), "head": str(head), "method": "eagle", "prompts": prompts(args.num_prompts),
+            "max_new_tokens": args.max_new_tokens, "stop_ids": [2], "threads": args.threads, "runner": args.runner,
+            "repo": args.eagle_repo, "eager": args.vllm_eager}
+    report: dict[str, Any] = {"machine": describe(ROOT), "torch": torch.__version__, "threads": args.threads,
+                              "prompts": args.num_prompts, "max_new_tokens": args.max_new_tokens, "shapes": {}}
+    plain: dict[str, Any] = {}
+    for name in args.shapes.split(","):
+        shape = SHAPES[name]
+        job = {**work, "total_token": shape.total_token, "depth": shape.depth, "top_k": shape.top_k}
+        result: dict[str, Any] = {"bound": bound(shape, args, head, target), "engines": {}}
+        for engine, (python, why) in interpreters(args).items():
+            if engine not in args.engines.split(","):
+                continue
+            if engine == "vllm" and name == "tree":
+                why = "no trees here"
+            if engine == "transformers" and plain:
+                result["engines"][engine] = plain
+                continue
+            result["engines"][engine] = {"left_out": why} if why else run(engine, python, job)
+        plain = result["engines"].get("transformers", {})
+        if "steps_per_second" in result["engines"]["bundled"]:
+            result["against"] = compare(name, result)
+        report["shapes"][name] = result
+    report["load_average_after"] = os.getloadavg()[0]
+    print(json.dumps(report, indent=1))
+    if args.save:
+        path = ROOT / "bench" / "results" / "runtime.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Step time of the bundled runtime on a GPU: Llama-3-8B shapes in bfloat16, eager, compiled and as a CUDA graph.
+
+    python bench/runtime_gpu.py                       chain K = 4 and tree 60/7/10, one stream
+    python bench/runtime_gpu.py --lanes 8 --save      also writes bench/results/runtime_gpu.json
+    python bench/runtime_gpu.py --tiny                a tiny shape, on a CPU too: the script itself is what is tested
+
+The weights are PLANT's (``fixtures/plant.py``), made on the device: the target says perm(last token), the EAGLE-1 head
+knows it, every draft of a chain is accepted, so each step moves as many rows as it can. Nothing is downloaded.
+
+Given beside each step time: the bytes a step must move over the bandwidth measured here, and the calls that make the
+host wait inside a step, as the profiler sees them (there must be none; closing the profiler itself waits once).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "runtime")]
+
+import torch  # noqa: E402
+from machine import describe  # noqa: E402
+from roofline import bandwidth, step_work  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
+
+from eagle_runtime.config import DraftSpec, EagleRuntimeError, TargetSpec, TreeShape  # noqa: E402
+from eagle_runtime.draft import Draft  # noqa: E402
+from eagle_runtime.engine import SpeculativeEngine  # noqa: E402
+from eagle_runtime.pipeline import Timings  # noqa: E402
+from eagle_runtime.target import LlamaTarget  # noqa: E402
+from eagle_runtime.tree import grower  # noqa: E402
+
+SHAPES = {"chain": TreeShape.chain(4), "tree": TreeShape.dynamic(60, 7, 10)}
+BUDGET = 1.2
+#: What makes the host wait, by the names the profiler gives.
+WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "aten::item",
+         "aten::_local_scalar_dense", "aten::nonzero")
+
+
+def specs(tiny: bool) -> tuple[TargetSpec, DraftSpec]:
+    h, i, layers, nh, nkv, hd, v = (64, 128, 2, 2, 1, 32, 320) if tiny else (4096, 14336, 32, 32, 8, 128, 128256)
+    target = TargetSpec("llama", h, i, layers, nh, nkv, hd, v, 1e-5, 8192, rope_theta=500000.0)
+    draft = DraftSpec("eagle", h, h, i, 1, nh, nkv, hd, v, v, 1e-5, 2048, rope_theta=500000.0)
+    return target, draft
+
+
+class Plant:
+    """PLANT's weights by canonical name, on ``device``."""
+
+    def __init__(self, spec: TargetSpec, device: torch.device, dtype: torch.dtype) -> None:
+        self.spec, self.device, self.dtype = spec, device, dtype
+        self.random = torch.Generator(device).manual_seed(1)
+        self.rows = torch.nn.functional.normalize(self.normal(spec.vocab_size, spec.hidden_size).float(), dim=-1)
+        # one cycle over all ids from 3 on: a walk never meets the first three
+        order = torch.randperm(spec.vocab_size - 3, generator=self.random, device=device) + 3
+        self.after = torch.arange(spec.vocab_size, device=device)
+        self.after[order] = order.roll(-1)
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.random, device=self.device, dtype=self.dtype)
+
+    def target(self, name: str) -> Tensor:
+        s = self.spec
+        if name == "embed_tokens.weight":
+            return (0.01 * self.rows).to(self.dtype)
+        if name == "lm_head.weight":
+            head = torch.empty_like(self.rows)
+            head[self.after] = self.rows
+            return head.to(self.dtype)
+        return self.layer(name, s.hidden_size)
+
+    def draft(self, name: str) -> Tensor:
+        h = self.spec.hidden_size
+        if name == "fc.weight":
+            return torch.cat((torch.eye(h), torch.zeros(h, h)), 1).to(self.device, self.dtype)
+        return self.layer(name, h)
+
+    def layer(self, name: str, h: int) -> Tensor:
+        """Norms of ones; o_proj and down_proj zero, so that the residual stream is the embedding."""
+        s = self.spec
+        if name.endswith("norm.weight"):
+            return torch.ones(h, device=self.device, dtype=self.dtype)
+        q, kv = s.num_attention_heads * s.head_dim, s.num_key_value_heads * s.head_dim
+        rows, cols = {"q": (q, h), "k": (kv, h), "v": (kv, h), "o": (h, q), "gate": (s.intermediate_size, h),
+                      "up": (s.intermediate_size, h), "down": (h, s.intermediate_size)}[name.split(".")[-2][:-5]]
+        zero = name.endswith(("o_proj.weight", "down_proj.weight"))
+        return torch.zeros(rows, cols, device=self.device, dtype=self.dtype) if zero else 0.02 * self.normal(rows, cols)
+
+
+def measure(engine: SpeculativeEngine, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
+    """A step's time by stage, over whole generations; the first is to warm up (and to compile or capture)."""
+    begin = time.perf_counter()
+    engine.generate(prompts, tokens, stop_ids=())
+    first = time.perf_counter() - begin
+    engine.timings = Timings()
+    begin = time.perf_counter()
+    outputs = engine.generate(prompts, tokens, stop_ids=())
+    seconds = time.perf_counter() - begin
+    t = engine.timings
+    steps = [s for o in outputs for s in o.steps]
+    return {"step_ms": round(t.total / t.steps * 1e3, 4), "steps": t.steps,
+            "stages_ms": {n: round(getattr(t, n) / t.steps * 1e3, 4) for n in ("draft", "verify", "accept")},
+            "tokens_per_second": round(sum(s.emitted for s in steps) / seconds, 1),
+            "tokens_per_step": round(sum(s.emitted for s in steps) / len(steps), 3), "first_run_s": round(first, 1),
+            "runner": vars(engine.stats)}
+
+
+def waits(engine: SpeculativeEngine) -> dict[str, int]:
+    """Calls that make the host wait inside steps, by name: ten steps over idle lanes, launched without reading."""
+    _, calls = next(iter(engine._ready.values()))
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if engine.target.device.type == "cuda" else [])
+    with torch.no_grad(), profile(activities=activities) as profiler:
+        for _ in range(10):
+            for call in calls:
+                call()
+    seen = {event.key: event.count for event in profiler.key_averages()}
+    return {name: seen.get(name, 0) for name in WAITS}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="a tiny shape, on the CPU where there is no GPU")
+    parser.add_argument("--shapes", default="chain,tree")
+    parser.add_argument("--runners", default="eager,compiled,graph")
+    parser.add_argument("--lanes", type=int, default=1)
+    parser.add_argument("--prompt", type=int, default=64, help="tokens of each prompt")
+    parser.add_argument("--max-new-tokens", type=int, default=256)
+    parser.add_argument("--save", action="store_true", help="write bench/results/runtime_gpu.json")
+    args = parser.parse_args()
+    if not torch.cuda.is_available() and not args.tiny:
+        raise SystemExit("no CUDA device here; --tiny runs this script on a CPU with a tiny shape")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    target_spec, draft_spec = specs(args.tiny)
+    with torch.no_grad():
+        weights = Plant(target_spec, device, dtype)
+        target = LlamaTarget(target_spec, weights.target, dtype=dtype, device=device)
+        draft = Draft(draft_spec, weights.draft, target)
+    prompts = [[int(t) for t in torch.randint(3, target_spec.vocab_size, (args.prompt,)).tolist()]
+               for _ in range(args.lanes)]
+    speed = bandwidth(device, 1 << (20 if args.tiny else 30))
+    report: dict[str, Any] = {
+        "machine": describe(ROOT), "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "torch": torch.__version__, "dtype": str(dtype), "lanes": args.lanes, "tiny": args.tiny,
+        "gb_per_s": round(speed / 1e9, 1), "shapes": {}}
+    for name in args.shapes.split(","):
+        shape = SHAPES[name]
+        plan = grower(shape, draft_spec.draft_vocab_size, dtype, device)
+        work = step_work(target_spec, draft_spec, plan, (args.prompt + args.max_new_tokens // 2) * args.lanes,
+                         dtype.itemsize)
+        rows: dict[str, Any] = {"bytes": work.nbytes, "bytes_ms": round(work.nbytes / speed * 1e3, 4)}
+        for runner in args.runners.split(","):
+            try:
+                engine = SpeculativeEngine(target, draft, shape, runner=runner, lanes=args.lanes)
+                rows[runner] = measure(engine, prompts, args.max_new_tokens)
+            except EagleRuntimeError as error:
+                rows[runner] = {"left_out": str(error).splitlines()[0]}
+                continue
+            rows[runner]["over_bytes"] = round(rows[runner]["step_ms"] / rows["bytes_ms"], 3)
+            rows[runner]["waits"] = waits(engine)
+        report["shapes"][name] = rows
+    report["budget"] = {"graph, chain, one lane: over_bytes": BUDGET}
+    print(json.dumps(report, indent=1))
+    if args.save:
+        path = ROOT / "bench" / "results" / "runtime_gpu.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
