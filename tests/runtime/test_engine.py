@@ -279,7 +279,8 @@ def test_no_prompts_no_output() -> None:
     assert SpeculativeEngine(target, draft).generate([]) == []
 
 
-def test_the_readmes_example_runs_as_pasted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readmes_example_runs_as_pasted(monkeypatch: pytest.MonkeyPatch,
+                                            capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
     code = (ROOT / "runtime" / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     assert len([line for line in code.splitlines() if line]) == 9
