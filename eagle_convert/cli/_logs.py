@@ -1,4 +1,4 @@
-"""What the package logs goes where warnings and notices go. Imported when a command runs: ``--help`` need not pay it."""
+"""What the package logs goes where warnings and notices go. Imported when a command runs; `--help` does not pay it."""
 
 from __future__ import annotations
 
