@@ -157,8 +157,10 @@ def _serve(facts: CardFacts) -> str:
               f"  --speculative-num-steps {k} --speculative-eagle-topk 1 --speculative-num-draft-tokens {k + 1}")
     lines = ["### Serve"]
     for engine, name, command in (("vllm", "vLLM", vllm), ("sglang", "SGLang", sglang)):
-        note = f": **does not run this head as it was trained**: {facts.caveats[engine]}" \
-            if engine in facts.caveats else ""
+        note = ""
+        if engine in facts.caveats:
+            note = (f": **does not run these files as the head was trained**: {facts.caveats[engine]}. Where the head "
+                    f"has a layout there, `eagle-convert convert --for {engine}` writes it.")
         lines += ["", f"{name}{note}", "", "```bash", command, "```"]
     return "\n".join(lines)
 

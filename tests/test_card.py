@@ -86,7 +86,8 @@ def test_the_section_says(text: str) -> None:
 
 def test_an_engine_that_is_not_faithful_is_named_above_its_command() -> None:
     said = section(replace(FACTS, caveats={"vllm": "it has no slot for fc.bias"}))
-    assert "vLLM: **does not run this head as it was trained**: it has no slot for fc.bias" in said
+    assert "vLLM: **does not run these files as the head was trained**: it has no slot for fc.bias." in said
+    assert "`eagle-convert convert --for vllm`" in said
     assert "SGLang\n" in said
 
 
