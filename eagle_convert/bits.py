@@ -7,6 +7,7 @@ from .dtypes import DTYPES
 _ONE = {"F16": b"\x00\x3c", "BF16": b"\x80\x3f", "F32": b"\x00\x00\x80\x3f", "F64": b"\x00" * 6 + b"\xf0\x3f"}
 # the exponent bits in the most significant byte; all of them set is necessary for Inf and NaN
 _EXPONENT = {"F16": 0x7C, "BF16": 0x7F, "F32": 0x7F, "F64": 0x7F}
+_HARMLESS = {code: bytes(b for b in range(256) if b & mask != mask) for code, mask in _EXPONENT.items()}
 
 
 def is_ones(data: bytes, code: str) -> bool:
@@ -26,9 +27,8 @@ def is_zeros(data: bytes, code: str) -> bool:
 
 def may_hold_nonfinite(data: bytes, code: str) -> bool:
     """False where no element can be Inf or NaN. True may be a huge finite value (F16 apart): look closer then."""
-    mask = _EXPONENT.get(code)
-    if mask is None:
+    harmless = _HARMLESS.get(code)
+    if harmless is None:
         return False
     width = DTYPES[code].bits // 8
-    harmless = bytes(b for b in range(256) if b & mask != mask)
     return bool(data[width - 1::width].translate(None, harmless))
