@@ -70,6 +70,7 @@ _FILE = click.Path(path_type=Path)
 @option("--diagnose", is_flag=True, section="Verdict", help="Name the known fault that looks like the candidate.")
 @option("--fault", metavar="NAME", section="Verdict", help="Switch a known fault on in the candidate's engine.")
 @option("--trace-out", type=_FILE, metavar="DIR", section="Output", help="Write candidate.jsonl and reference.jsonl.")
+@option("--report", type=_FILE, metavar="FILE.html", section="Output", help="Write the report as a page.")
 @hub_options
 @common_options
 def command(out: Output, candidate: str, **options: Any) -> int:

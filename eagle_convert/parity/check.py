@@ -17,6 +17,7 @@ from .engines.bundled import BundledEngine
 from .engines.faults import check_fault, with_each_fault
 from .engines.judge import judged_rows
 from .engines.reference import Followed, ReferenceEngine, greedy_only
+from .html import write_html
 from .lossless import Judged, Lossless, judge
 from .metrics import trace_sheet
 from .options import NAMES, Options
@@ -51,6 +52,13 @@ def parity_check(candidate: str | Path, **options: Any) -> ParityReport:
                          how=f"did you mean {near[0]}?" if near else f"options: {', '.join(sorted(NAMES))}")
     asked = Options(**options)
     check_fault(asked.fault)
+    report = _report(candidate, asked)
+    if asked.report is not None:
+        write_html(Path(asked.report), report)
+    return report
+
+
+def _report(candidate: str | Path, asked: Options) -> ParityReport:
     if asked.compare is None:
         return _check(str(candidate), asked)
     earlier = gate.read_report(Path(asked.compare))

@@ -54,6 +54,7 @@ class Options:
     fault: str | None = None
     compare: Path | str | None = None
     trace_out: Path | str | None = None
+    report: Path | str | None = None
     engine_python: str | None = None
     engine_args: tuple[str, ...] = ()
     reference_python: str | None = None

@@ -134,3 +134,15 @@ def test_replays_cost_no_torch(good):
             "try:\n main()\nexcept SystemExit as e:\n assert not e.code, e.code\n"
             "assert 'torch' not in sys.modules and 'transformers' not in sys.modules")
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": f"{ROOT}:{ROOT / 'runtime'}"})
+
+
+def test_the_page_escapes_what_files_say_and_needs_nothing_from_anywhere(tmp_path):
+    weak = trace(tmp_path / "<b>weak.jsonl", [0, 1, 0, 0, 0, 1, 0, 0, 0, 0], engine="<script>alert(1)</script>")
+    assert check(weak, weak, "--report", tmp_path / "r.html")[0] == 0
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert "<script" not in page
+    assert "<b>weak" not in page
+    assert "&lt;b&gt;weak.jsonl" in page
+    assert "http" not in page
+    assert "PASS" in page
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["<b>weak.jsonl", "r.html"]
