@@ -80,6 +80,7 @@ def test_the_plain_heads_run_where_they_are_known_to():
     # vLLM
     ("vllm", replace(E1, fc_bias=True), {}, True, "fc.bias"),
     ("vllm", E1, {"add": ["lm_head.weight"]}, False, "lm_head.weight"),
+    ("vllm", replace(E1, qk_norm=True), {}, False, "q_norm"),
     ("vllm", E1, {"add": ["norm.weight"]}, False, "refuses layers.0.input_layernorm"),
     ("vllm", E1, {"add": ["token_map"]}, False, "token_map"),
     ("vllm", E1, {"architectures": ["Qwen2ForCausalLM"]}, False, "LlamaForCausalLM"),

@@ -219,6 +219,17 @@ class Builder:
         return spec
 
 
+def not_run(spec: DraftSpec) -> str:
+    """Why the bundled runtime does not draft with it; '' where it does (``eagle_runtime.pairing`` has the last word)."""
+    scaling = spec.rope_scaling or {}
+    kind = str(scaling.get("rope_type", scaling.get("type", "default")))
+    reasons = ((spec.parallel, "parallel drafting (mask_hidden)"), (spec.attention_sinks, "attention sinks"),
+               (len(set(spec.layer_types or ())) > 1, "layers with and without a window"),
+               (kind not in RUNNABLE, f"rope scaling of type '{kind}'"))
+    said = ", ".join(what for holds, what in reasons if holds)
+    return f"the bundled runtime does not run it: {said}" if said else ""
+
+
 def required(algorithm: Algorithm, layers: int, *, has_fc: bool = True) -> set[str]:
     """Canonical names that every draft of this algorithm has; the first thing to ask of a file."""
     names = {"fc.weight"} if has_fc else set()

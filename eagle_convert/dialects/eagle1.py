@@ -16,7 +16,7 @@ from ._base import Dialect, Evidence, Facts, Reading, evidence
 from ._fields import Fields, nested
 from ._marks import architectures, inputs, one_state, plain, wrapped
 from ._names import TOPS_EAGLE1, Names
-from ._spec import Builder, check_shapes
+from ._spec import Builder, check_shapes, not_run
 from ._tensors import check_algorithm, map_names, read_vocabulary
 
 NAMES = Names("eagle", TOPS_EAGLE1)
@@ -125,8 +125,8 @@ def read_head(facts: Facts, fields: Fields, dialect: Dialect, names: Names, *, s
     builder.leftovers()
     return Reading(
         dialect.name, dialect.title, "draft", spec=spec, names=mapped.names, unused=mapped.unused,
-        config=fields.flat(), findings=(*builder.findings, *table.findings), claims=claims, runnable=True,
-        convertible=True, vocabulary=table.found, created=table.created,
+        config=fields.flat(), findings=(*builder.findings, *table.findings), claims=claims,
+        runnable=not not_run(spec), convertible=True, explanation=not_run(spec), vocabulary=table.found, created=table.created,
         gather={"lm_head.weight": table.found.ids} if table.found and builder.full_head else {})
 
 

@@ -17,7 +17,7 @@ from ._base import Dialect, Evidence, Facts, Reading, evidence
 from ._fields import Fields, nested
 from ._marks import plain
 from ._names import TOPS_EAGLE3, Names
-from ._spec import EAGLE3_FLAGS, Builder, check_shapes
+from ._spec import EAGLE3_FLAGS, Builder, check_shapes, not_run
 from ._tensors import check_algorithm, map_names, read_vocabulary
 
 NAMES = Names("eagle3", TOPS_EAGLE3, layer="midlayer.")
@@ -144,8 +144,8 @@ def read_head(facts: Facts, fields: Fields, dialect: Dialect, names: Names, *, s
                                      f"{target}", how="fetch the complete file")
     builder.leftovers()
     return Reading(dialect.name, dialect.title, "draft", spec=spec, names=mapped.names, unused=mapped.unused,
-                   config=fields.flat(), findings=(*builder.findings, *table.findings), runnable=not spec.parallel,
-                   convertible=True, vocabulary=table.found, created=table.created)
+                   config=fields.flat(), findings=(*builder.findings, *table.findings), runnable=not not_run(spec),
+                   convertible=True, explanation=not_run(spec), vocabulary=table.found, created=table.created)
 
 
 DIALECT = Dialect("official-eagle3", "an EAGLE-3 head in the official layout (SafeAILab/EAGLE)", detect, read)

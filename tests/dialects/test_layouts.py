@@ -241,6 +241,18 @@ def test_peagle_keeps_everything(tmp_path):
     assert read(write(tmp_path, config, prefixed)).draft() == reading.draft()
 
 
+def test_what_the_runtime_does_not_run_is_said(tmp_path):
+    config, tensors = load("rand/e3")
+    for folder, keys, extra, why in (
+            ("sinks", {}, {"midlayer.self_attn.sinks": np.zeros(2, np.float16)}, "attention sinks"),
+            ("yarn", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, {}, "rope scaling of type 'yarn'"),
+            ("types", {"layer_types": ["sliding_attention", "full_attention"]}, {}, "with and without a window")):
+        reading = read(write(tmp_path / folder, config | keys, tensors | extra))
+        assert (reading.runnable, reading.convertible) == (False, True)
+        assert why in reading.explanation
+    assert read(write(tmp_path / "plain", config, tensors)).explanation == ""
+
+
 def test_nested_ids_beyond_the_targets_layers_are_boundaries(tmp_path):
     config, tensors = load("rand/e3")
     config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [4, 6, 8]}
