@@ -126,7 +126,8 @@ def read_head(facts: Facts, fields: Fields, dialect: Dialect, names: Names, *, s
     return Reading(
         dialect.name, dialect.title, "draft", spec=spec, names=mapped.names, unused=mapped.unused,
         config=fields.flat(), findings=(*builder.findings, *table.findings), claims=claims,
-        runnable=not not_run(spec), convertible=True, explanation=not_run(spec), vocabulary=table.found, created=table.created,
+        runnable=not not_run(spec), convertible=True, explanation=not_run(spec), vocabulary=table.found,
+        created=table.created,
         gather={"lm_head.weight": table.found.ids} if table.found and builder.full_head else {})
 
 
