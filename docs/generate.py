@@ -1,4 +1,4 @@
-"""Write the pages that are made from the code: ``python docs/generate.py`` (docs/cli.md and docs/findings.md).
+"""Write the pages that are made from the code: ``python docs/generate.py`` (cli, findings, layouts, engines).
 
 ``tests/test_docs.py`` compares them with the committed ones.
 """
@@ -14,7 +14,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "runtime")]
 import click  # noqa: E402
 
 from eagle_convert import cli  # noqa: E402
+from eagle_convert.dialects import DIALECTS  # noqa: E402
+from eagle_convert.dialects._base import Facts  # noqa: E402
+from eagle_convert.dialects.layouts import FORMATS  # noqa: E402
+from eagle_convert.engine_facts import ENGINES, FACTS  # noqa: E402
 from eagle_convert.finding_texts import CATALOGUE, Entry  # noqa: E402
+from eagle_convert.tensors import TensorIndex  # noqa: E402
 
 HUNDREDS = {"1": "What the file is", "2": "Config against tensors", "3": "Embedding and head", "4": "Norms and biases",
             "5": "Vocabulary", "6": "Values and dtypes", "7": "Draft against target", "8": "Engines",
@@ -96,7 +101,43 @@ def _literal(template: str) -> str:
     return template.replace("{what}", "{what was found}").replace("{how}", "{what to do}")
 
 
-PAGES = {"cli.md": cli_page, "findings.md": findings_page}
+def layouts_page() -> str:
+    """Every layout that is read, with the evidence that tells it."""
+    nothing = Facts(TensorIndex(), "", {}, {}, {}, "config.json", ())
+    parts = [
+        "# Layouts\n",
+        "Made from `eagle_convert/dialects/` by `python docs/generate.py`; do not edit.\n",
+        "A checkpoint is told by evidence: tensor names and shapes first, the config second, the model's name never. "
+        "A layout matches when all its statements hold; exactly one has to. Those that are only explained end with the "
+        "reason in `inspect`, and `convert` refuses them.\n",
+        f"`convert --for` writes {', '.join(f'`{name}`' for name in FORMATS)}; what such a layout cannot express is "
+        "refused by name.\n"]
+    for dialect in DIALECTS:
+        statements = [fact.partition(": ")[2] for fact in dialect.detect(nothing).facts]
+        parts.append(f"## {dialect.name}\n\n{dialect.title[0].upper()}{dialect.title[1:]}.\n\n"
+                     + "".join(f"- {text}\n" for text in statements))
+    return "\n".join(parts)
+
+
+def engines_page() -> str:
+    """The table of engine facts."""
+    parts = [
+        "# Engines\n",
+        "Made from `eagle_convert/engine_facts.py` by `python docs/generate.py`; do not edit.\n",
+        "What each engine does with a head as it is found; `inspect` applies these to a file, `convert --for` to what "
+        "it is about to write. *stops*: it refuses or dies. *wrong*: it loads and computes something else. *note*: "
+        "worth knowing. A fact is *loaded* (that loader was run), *read* (in its source) or *reported* (in an issue or pull "
+        "request); the place follows in brackets.\n"]
+    for engine, (version, _) in ENGINES.items():
+        parts.append(f"## {engine} ({version})\n\n| heads | effect | why | known |\n|---|---|---|---|\n" + "".join(
+            f"| {_HEADS[fact.algorithm]} | {fact.effect} | {fact.why} ({fact.source}) | {fact.grade} |\n"
+            for fact in FACTS if fact.engine == engine))
+    return "\n".join(parts)
+
+
+_HEADS = {None: "all", "eagle": "EAGLE-1/2", "eagle3": "EAGLE-3"}
+
+PAGES = {"cli.md": cli_page, "findings.md": findings_page, "layouts.md": layouts_page, "engines.md": engines_page}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

@@ -189,6 +189,9 @@ def _refuse_run_folder(name: str, subfolders: tuple[str, ...]) -> None:
         raise SourceError(f"{name} is a training run; which of its saved states is meant?",
                           where=f"{len(states)} found: {', '.join(states)}",
                           how=f"give one of them, such as {name}/{states[-1]}")
+    if "model" in subfolders:  # NeMo Automodel puts the draft into a folder beside its optimizer's
+        raise SourceError(f"{name} holds no weights; the folder 'model' in it may", where=f"{name}: folders "
+                          f"{', '.join(subfolders)}", how=f"give {name}/model")
 
 
 def _config_file(folder: Path, name: str, files: tuple[str, ...]) -> str | None:

@@ -220,7 +220,7 @@ class Builder:
 
 
 def not_run(spec: DraftSpec) -> str:
-    """Why the bundled runtime does not draft with it; '' where it does (``eagle_runtime.pairing`` has the last word)."""
+    """Why the bundled runtime does not draft with it, or ''; ``eagle_runtime.pairing`` has the last word."""
     scaling = spec.rope_scaling or {}
     kind = str(scaling.get("rope_type", scaling.get("type", "default")))
     reasons = ((spec.parallel, "parallel drafting (mask_hidden)"), (spec.attention_sinks, "attention sinks"),

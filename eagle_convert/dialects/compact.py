@@ -130,7 +130,8 @@ def _is_token_id(value: Any) -> bool:
 def detect(facts: Facts) -> Evidence:
     return evidence(
         "compact", (ours(facts), "there is an eagle_convert.json beside it"),
-        (facts.has("fc.weight") or facts.starts("midlayer."), "there is an fc.weight or a midlayer"))
+        (facts.has("fc.weight") or facts.starts("midlayer.") or facts.has("layers.0.hidden_norm.weight"),
+         "there is an fc.weight, a midlayer or a hidden_norm"))
 
 
 def read(facts: Facts) -> Reading:

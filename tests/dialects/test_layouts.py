@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from eagle_convert import dialects
-from eagle_convert.errors import BrokenFileError, ConfigError, DialectError, EagleConvertError
+from eagle_convert.errors import BrokenFileError, ConfigError, DialectError, EagleConvertError, SourceError
 from eagle_convert.source import open_source
 from tests.dialects.checkpoints import FIXTURES, found, ids, load, read, write
 
@@ -298,3 +298,12 @@ def test_findings_are_said_once():
         said = [(finding.id, finding.where) for finding in reading.findings]
         assert len(said) == len(set(said)), name
         assert "EC207" not in ids(reading), name
+
+
+def test_the_folder_above_a_draft_names_it():
+    """A training run's folder is not the draft; the message says where it lies."""
+    for name, where in (("e3-automodel-state", "e3-automodel-state/model"),
+                        ("e1-training-state", "e1-training-state/state_20")):
+        with pytest.raises(SourceError) as caught:
+            read(FIXTURES / "layouts" / name)
+        assert where in caught.value.how
