@@ -106,18 +106,22 @@ class ParityReport:
     def exit_code(self) -> int:
         return self.verdict.exit_code
 
+    @property
+    def speedup(self) -> float | None:
+        """Candidate tokens/s over target-only tokens/s; None where the engine did not measure the target alone."""
+        speed, baseline = (self.candidate.timing.tokens_per_second, self.candidate.timing.baseline_tokens_per_second)
+        return speed / baseline if speed and baseline else None
+
     def document(self) -> dict[str, Any]:
         """The ``eagle-convert/parity/1`` document."""
-        baseline = self.candidate.timing.baseline_tokens_per_second
-        speed = self.candidate.timing.tokens_per_second
         spread = self.verdict.spread
         return {
             "schema": SCHEMA, "verdict": self.verdict.answer, "reason": self.verdict.reason,
             "warnings": [*self.warnings, *self.verdict.warnings], "settings": dict(self.settings),
             "settings_digest": settings_digest(self.settings),
             "reference": self.reference.document(), "candidate": self.candidate.document(),
-            "baseline": {"tokens_per_second": baseline},
-            "speedup": speed / baseline if speed and baseline else None,
+            "baseline": {"tokens_per_second": self.candidate.timing.baseline_tokens_per_second},
+            "speedup": self.speedup,
             "difference": {"acceptance_length": None, "relative": None, "ci95": None} if spread is None
             else spread.document(),
             "more_prompts": self.verdict.more_prompts, "lossless": self.lossless.document(),
@@ -169,6 +173,8 @@ def table_rows(report: ParityReport) -> tuple[tuple[str, str, str], list[tuple[s
         one, two = (getattr(c.timing, key) for c in (report.reference, report.candidate))
         if one is not None or two is not None:
             rows.append((label, _dash(one, ".2f"), _dash(two, ".2f")))
+    if report.speedup is not None:
+        rows.append(("speedup over the target alone", "-", f"{report.speedup:.2f}"))
     return head, rows
 
 

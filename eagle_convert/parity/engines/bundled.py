@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from eagle_convert._version import __version__
@@ -46,13 +47,36 @@ class BundledEngine:
             engine = SpeculativeEngine(self.target, draft, settings.shape, sampling=settings.sampling,
                                        runner=settings.runner, lanes=settings.lanes)
             generations = engine.generate(prompts, settings.max_new_tokens, settings.eos_token_ids, on_step)
+            timing = _timing(engine, generations)
+            if engine.stats.name == "eager" and settings.lanes == 1 and settings.sampling.greedy:
+                timing = replace(timing, baseline_tokens_per_second=self._baseline(settings, prompts, progress))
         stats = engine.stats
         return Trace(
-            "bundled", __version__, settings, tuple(_row(g) for g in generations), timing=_timing(engine, generations),
+            "bundled", __version__, settings, tuple(_row(g) for g in generations), timing=timing,
             native={"steps": engine.timings.steps, "draft_seconds": engine.timings.draft,
                     "verify_seconds": engine.timings.verify, "accept_seconds": engine.timings.accept},
             runner={"name": stats.name, "graphs_captured": stats.graphs_captured, "replays": stats.replays,
                     "host_syncs": stats.host_syncs, "device": stats.device}, notes=stats.notes)
+
+
+    def _baseline(self, settings: Settings, prompts: Sequence[Sequence[int]], progress: Progress) -> float | None:
+        """Tokens a second of the target alone, token by token through the same eager decoder; one prompt in sixteen.
+
+        Prefill is left out, as it is for the drafts: what one token takes is timed, and taken off.
+        """
+        from eagle_runtime.reference import Reference
+
+        oracle, seconds, tokens = Reference(self.target, self.view), 0.0, 0
+        for prompt in prompts[: 1 + len(prompts) // 16]:
+            progress("bundled: target alone")
+            marks = [time.perf_counter()]
+            oracle.greedy(prompt, 1)
+            marks.append(time.perf_counter())
+            text = oracle.greedy(prompt, settings.max_new_tokens, settings.eos_token_ids)
+            marks.append(time.perf_counter())
+            seconds += (marks[2] - marks[1]) - (marks[1] - marks[0])
+            tokens += len(text) - 1
+        return tokens / seconds if tokens and seconds > 0 else None
 
 
 def _row(generation: Generation) -> PromptTrace:
