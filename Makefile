@@ -13,7 +13,8 @@ BENCHES ?= bench/convert.py
 
 BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
-# Two workers on two cores: each keeps to one thread, and a waiting thread does not spin.
+# Tiny models and two workers on two cores: one thread each, and a waiting thread does not spin (on a busy machine,
+# spinning makes a step thirty times as long).
 QUIET := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 PYTEST = $(QUIET) $(BIN)/python -m pytest -q
 SPREAD = -n $(JOBS) --dist worksteal
@@ -27,7 +28,7 @@ help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
 demo: $(CORE)  ## convert a head and prove it, on bundled checkpoints, offline after the install
-	@EAGLE_CONVERT=$(BIN)/eagle-convert bash fixtures/demo.sh
+	@$(QUIET) EAGLE_CONVERT=$(BIN)/eagle-convert bash fixtures/demo.sh
 
 test: $(DEV)  ## the suite (under 10 minutes on 2 cores)
 	$(PYTEST) $(SPREAD) $(PYTEST_ARGS)
