@@ -172,10 +172,10 @@ class SpeculativeEngine:
         under_way: deque[tuple[Ticket, list[_Work | None]]] = deque()
         queue = deque(enumerate(prompts))
         try:
-            with torch.no_grad():
+            with torch.no_grad():  # the caches stay ordinary tensors: whoever holds them may write to them
                 self._reserve(max(map(len, prompts), default=0) + max_new)
             while queue or under_way or any(lanes):
-                with torch.no_grad():
+                with torch.inference_mode():
                     self._fill(lanes, queue)
                     if any(lanes):
                         under_way.append((self._launch(lanes), list(lanes)))
@@ -305,9 +305,10 @@ class SpeculativeEngine:
             assert self._caches is not None
             used, slots = key
             buffers = self._buffers.narrow(used)
-            stages = Stages(self.target, self.draft, self._plan, buffers, self._caches[0].narrow(0, used),
-                            self._caches[1].narrow(0, used), slots, self.sampling,
-                            stale_kv="stale-kv" in self._faults, token_shift="token-shift" in self._faults)
+            target_cache, draft_cache = (cache.narrow(0, used, slots) for cache in self._caches)
+            stages = Stages(self.target, self.draft, self._plan, buffers, target_cache, draft_cache, slots,
+                            self.sampling, stale_kv="stale-kv" in self._faults,
+                            token_shift="token-shift" in self._faults)
 
             def addresses() -> dict[str, int]:
                 return {name: tensor.data_ptr() for name, tensor in buffers.tensors().items()}
