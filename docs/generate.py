@@ -126,8 +126,8 @@ def engines_page() -> str:
         "Made from `eagle_convert/engine_facts.py` by `python docs/generate.py`; do not edit.\n",
         "What each engine does with a head as it is found; `inspect` applies these to a file, `convert --for` to what "
         "it is about to write. *stops*: it refuses or dies. *wrong*: it loads and computes something else. *note*: "
-        "worth knowing. A fact is *loaded* (that loader was run), *read* (in its source) or *reported* (in an issue or pull "
-        "request); the place follows in brackets.\n"]
+        "worth knowing. A fact is *loaded* (that loader was run), *read* (in its source) or *reported* (in an issue or "
+        "pull request); the place follows in brackets.\n"]
     for engine, (version, _) in ENGINES.items():
         parts.append(f"## {engine} ({version})\n\n| heads | effect | why | known |\n|---|---|---|---|\n" + "".join(
             f"| {_HEADS[fact.algorithm]} | {fact.effect} | {fact.why} ({fact.source}) | {fact.grade} |\n"
