@@ -295,7 +295,7 @@ class SpeculativeEngine:
                 for s, layers in ((spec, spec.num_layers), (draft, self.draft.num_layers)))
         if self.runner.ahead:
             lane_buckets = sorted({min(1 << i, self.lanes) for i in range(self.lanes.bit_length() + 1)}, reverse=True)
-            while slots >= SMALLEST_BUCKET:
+            while slots >= _bucket(1 + reach(self._plan), SMALLEST_BUCKET):
                 for used in lane_buckets:
                     self._stages((used, slots))
                 slots //= 2

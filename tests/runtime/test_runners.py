@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from eagle_runtime.choices import CHOICES
 from eagle_runtime.config import EagleRuntimeError, Sampling, TreeShape
 from eagle_runtime.engine import SpeculativeEngine
 from eagle_runtime.loader import load_draft, load_target
-from eagle_runtime.runners import RecordedRunner, Runner, check_addresses, make_runner
+from eagle_runtime.runners import Call, RecordedRunner, Runner, check_addresses, make_runner
 from tests.runtime.pairs import FIXTURES, pair, plant_prompts, view
 
 SHAPES = {"chain": (TreeShape.chain(4), Sampling()), "tree": (TreeShape.dynamic(26, 5, 8), Sampling()),
@@ -40,6 +42,42 @@ def test_a_recorded_graph_drives_whole_generations(shape: str, lanes: int) -> No
     assert run(frozen, prompts) == right[1]
     assert frozen.stats.replays > 10 * frozen.stats.graphs_captured
     assert len({accepted for _, counts in right[1] for accepted in counts}) > 1
+
+
+class Capturing(RecordedRunner):
+    """Does with the recorder what the graph runner does with CUDA: warms up, records over idle lanes, then replays."""
+
+    ahead = True
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device, debug=True)
+        self.keys: list[Any] = []
+
+    def wrap(self, key: Hashable, call: Call, addresses: Callable[[], Mapping[str, int]]) -> Call:
+        self.keys.append(key)
+        call()
+        call()
+        run = super().wrap(key, call, addresses)
+        run()
+        return run
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_stages_captured_ahead_over_idle_lanes_drive_generations(shape: str) -> None:
+    target, draft = pair("plant", "e3", on="tgt_tuned")
+    kind, sampling = SHAPES[shape]
+    prompts = [p + p[:n] for n, p in enumerate(plant_prompts(5))]
+    right = run(SpeculativeEngine(target, draft, kind, sampling=sampling, lanes=3, runner="eager"), prompts)
+    runner = Capturing(target.device)
+    engine = SpeculativeEngine(target, draft, kind, sampling=sampling, lanes=3, runner=runner, pipelined=True)
+    assert run(engine, prompts) == right
+    assert engine.stats.graphs_captured == len(runner.keys)
+    slots = [slots for _, slots, stage in runner.keys if stage == "draft"]
+    assert slots == sorted(slots, reverse=True)  # the largest first: smaller graphs fit into its memory
+    assert [lanes for lanes, _, stage in runner.keys if stage == "draft"][:3] == [3, 2, 1]
+    captured = len(runner.keys)
+    assert run(engine, prompts) == right
+    assert len(runner.keys) == captured
 
 
 def test_compiled_gives_the_eager_tokens() -> None:
