@@ -114,6 +114,10 @@ def _prepare(sides: Sides) -> tuple[Settings, Prompts, dict[str, Any], list[str]
     """Settings, prompts, the report's ``settings`` block, and warnings."""
     settings, warnings = sides.settings()
     prompts, more = sides.prompts()
+    if sides.weights is not None:
+        replay = sides.candidate.replay
+        texts = [] if replay is None else [row.output_ids for row in replay.prompts]
+        sides.weights.check_ids(prompts.ids, texts, settings.max_new_tokens)
     document = {**settings.document(), **prompts.document(), **sides.names(), "fault": sides.asked.fault}
     return settings, prompts, document, warnings + more
 

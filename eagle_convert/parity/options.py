@@ -81,6 +81,16 @@ class Options:
         if self.device not in ("auto", "cpu", "cuda") and not self.device.startswith("cuda:"):
             raise _bad("device", self.device, "auto, cpu or cuda[:N]")
         self._check_engines()
+        self._check_outputs()
+
+    def _check_outputs(self) -> None:
+        """Where results cannot be written is said before anything is run for them."""
+        if self.trace_out is not None and Path(self.trace_out).exists() and not Path(self.trace_out).is_dir():
+            raise UsageError("--trace-out is a folder", where=f"{self.trace_out} is a file", how="name a folder")
+        if self.report is not None and (Path(self.report).is_dir() or not Path(self.report).parent.is_dir()):
+            raise UsageError("--report cannot be written", where=f"{self.report}: " + (
+                "is a folder" if Path(self.report).is_dir() else "its folder does not exist"), how="name a file in an "
+                "existing folder")
 
     def _check_engines(self) -> None:
         """Flags that only some engines have are refused for the others: nothing given is ever ignored."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eagle_convert.errors import UsageError
+from eagle_convert.pairing import open_target
 from eagle_convert.source import Source, open_source
 
 from . import plan
@@ -75,7 +77,8 @@ class Sides:
         dtype = asked.dtype if asked.dtype != "auto" else None
         if dtype is None and self.replays:
             dtype = self.replays[0][1].settings.dtype
-        return Weights(open_source(asked.target, hub=asked.hub, role="target"), asked.hub, dtype, asked.device)
+        with closing(open_target(asked.target, asked.hub)) as target:  # headers only: is it a model, and not a draft?
+            return Weights(target.source, asked.hub, dtype, asked.device)
 
     def _open_drafts(self) -> None:
         asked, weights = self.asked, self.weights

@@ -240,6 +240,11 @@ def test_dtype_and_seed_that_differ_are_warnings(right):
     ({"reference": "e3"}, UsageError, "heads of two kinds"),
     ({"reference": "e1", "reference_engine": "replay:x.jsonl"}, UsageError, "--reference is not used"),
     ({"engine": "replay:absent.jsonl"}, EagleConvertError, "no such file"),
+    ({"target": str(PLANT / "e1")}, EagleConvertError, "swapped"),
+    ({"engine": "reference", "max_new_tokens": 9999}, EngineError, "9 + 9999 tokens, the target ends at 512"),
+    ({"trace_out": PLANT / "prompts.jsonl"}, UsageError, "--trace-out is a folder"),
+    ({"report": PLANT / "no" / "r.html"}, UsageError, "its folder does not exist"),
+    ({"report": PLANT}, UsageError, "is a folder"),
 ])
 def test_what_cannot_be_is_said_before_anything_is_run(options, kind, says):
     asked = {"target": str(PLANT / "tgt"), "reference": str(PLANT / "e1"), **FEW, **options}
@@ -249,6 +254,24 @@ def test_what_cannot_be_is_said_before_anything_is_run(options, kind, says):
         parity_check(PLANT / asked.pop("candidate", "e1"), **asked)
     assert says in str(caught.value)
     assert caught.value.exit_code == (2 if isinstance(caught.value, UsageError) else 1)
+
+
+@pytest.mark.parametrize("engine", ["bundled", "reference"])
+def test_an_id_that_the_target_does_not_have_is_named(tmp_path, engine):
+    (tmp_path / "p.jsonl").write_text('{"prompt_ids": [45, 43]}\n{"prompt_ids": [45, 320]}\n')
+    with pytest.raises(EngineError) as caught:
+        check(engine=engine, prompts=tmp_path / "p.jsonl", num_prompts=2)
+    assert caught.value.where == "prompt 1, token 1: id 320, vocabulary 320"
+
+
+def test_a_recorded_text_for_another_vocabulary_is_refused(right, tmp_path):
+    _, folder = right
+    trace = read_trace(folder / "candidate.jsonl")
+    row = replace(trace.prompts[0], output_ids=(999, *trace.prompts[0].output_ids[1:]))
+    write_trace(tmp_path / "t.jsonl", replace(trace, prompts=(row,)))
+    with pytest.raises(EngineError, match="vocabulary"):
+        check(reference=None, engine=f"replay:{tmp_path / 't.jsonl'}", num_prompts=1, max_new_tokens=None,
+              prompts=None, reference_engine=f"replay:{tmp_path / 't.jsonl'}")
 
 
 def test_a_chain_spelled_too_deep_is_refused_by_name():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eagle_convert.errors import UsageError
+from eagle_convert.errors import EngineError, UsageError
 from eagle_convert.source import HubOptions, Source
 
 from .runtime_errors import runtime_errors
@@ -66,6 +67,22 @@ class Weights:
             if ids and all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
                 return tuple(sorted(set(ids)))
         return tuple(sorted(set(self.target.spec.eos_token_ids)))
+
+    def check_ids(self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+        """Raises EngineError for ids that the target does not have, or a prompt too long for it; nothing is run."""
+        spec = self.target.spec
+        for number, prompt in enumerate(prompts):
+            ids = (*prompt, *(texts[number] if texts else ()))
+            wrong = next((i for i, token in enumerate(ids) if token >= spec.vocab_size), None)
+            if wrong is not None:
+                where = f"prompt {number}, token {wrong}: id {ids[wrong]}, vocabulary {spec.vocab_size}"
+                raise EngineError("an id is not in the target's vocabulary", where=where,
+                                  how="use the target that the ids were made for")
+            if len(prompt) + max_new_tokens > spec.max_position_embeddings:
+                raise EngineError("a prompt and its new tokens are longer than the target's limit",
+                                  where=f"prompt {number}: {len(prompt)} + {max_new_tokens} tokens, the target ends at "
+                                        f"{spec.max_position_embeddings}",
+                                  how="shorten the prompt, or give a smaller --max-new-tokens")
 
     @property
     def dtype_name(self) -> str:
