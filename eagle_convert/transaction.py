@@ -6,6 +6,7 @@ set aside first, and the next run puts it back if the process died between the t
 
 A sibling belongs to a live process as long as that holds a ``flock`` on it: the kernel releases the lock whatever ends
 the process, also across process namespaces, so leftovers are told from work in progress without guessing from ids.
+(On a network file system mounted so that locks stay on one host, two hosts must not write beside each other.)
 """
 
 from __future__ import annotations
