@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from .transaction import Staging, check_destination, destination_errors
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _READ_BACK = 4 << 20
+_FLUSH_EVERY = 64 << 20  # bytes; what is flushed while the rest is copied need not be waited for at the end
 _SLACK = 1 << 20  # room for the small files and the file system's own blocks
 
 
@@ -101,19 +103,24 @@ def write_folder(dest: str | Path, plan: Sequence[OutTensor],
     nbytes = sum(t.nbytes for t in plan)
     needed = nbytes + sum(len(s.header) for s in shards) + _SLACK
     check_destination(dest, sources=source_paths, force=force, needed=needed)
-    with Staging(dest) as staging, ThreadPoolExecutor(1) as hasher:
+    with Staging(dest) as staging, ThreadPoolExecutor(1) as hasher, ThreadPoolExecutor(1) as flusher:
         digests: dict[str, str] = {}
         sizes: dict[str, int] = {}
         for shard in shards:
             path = staging.path / shard.file
-            digests.update(_write_shard(dest, path, shard, hasher))
-            _prove(path, shard, digests)
+            with _Output(dest, path, flusher) as output:
+                digests.update(_write_shard(output, shard, hasher))
+                output.start_flush()
+                _prove(path, shard, digests)
             sizes[shard.file] = len(shard.header) + sum(t.nbytes for t in shard.tensors)
         further = _index(shards, nbytes) if len(shards) > 1 else {}
         written = WriteResult(digests, nbytes, sizes | {name: len(data) for name, data in further.items()})
         further |= files(written) if callable(files) else files
         for name, data in further.items():
-            _write_small(dest, staging.path, name, data, taken=frozenset(sizes))
+            if "/" in name or name in ("", ".", "..", *sizes):
+                raise ValueError(f"not a plain new file name: {name!r}")
+            with _Output(dest, staging.path / name, flusher) as output:
+                output.write(memoryview(data))
         if verify:
             verify(staging.path)
         staging.commit(force=force)
@@ -148,28 +155,65 @@ def _index(shards: Sequence[_Shard], nbytes: int) -> dict[str, bytes]:
     return {INDEX_FILE: (json.dumps(table, ensure_ascii=False, indent=2) + "\n").encode()}
 
 
-def _write_shard(dest: Path, path: Path, shard: _Shard, hasher: ThreadPoolExecutor) -> dict[str, str]:
-    """Write one safetensors file and flush it; the digest of each tensor's bytes on their only pass."""
-    digests = {}
-    descriptor = _create(dest, path)
-    try:
-        _write_all(dest, descriptor, memoryview(shard.header))
-        for tensor in shard.tensors:
-            digest, count = hashlib.sha256(), 0
-            for piece in tensor.chunks():
-                pending = hasher.submit(digest.update, piece)  # beside the write: both leave the interpreter lock
-                _write_all(dest, descriptor, piece)
-                count += len(piece)
-                pending.result()
-            if count != tensor.nbytes:
-                raise BrokenFileError(f"'{tensor.name}' gave another number of bytes than its shape says",
-                                      where=f"{tensor.dtype} {list(tensor.shape)}: {count} bytes, "
-                                            f"{tensor.nbytes} expected", how="check the source file, then run again")
-            digests[tensor.name] = digest.hexdigest()
+class _Output:
+    """A new file that is on the disk when its ``with`` block ends; flushing starts while it is still written."""
+
+    def __init__(self, dest: Path, path: Path, flusher: ThreadPoolExecutor) -> None:
+        self._dest, self._flusher = dest, flusher
+        self._pending: Future[None] | None = None
+        self._dirty = 0
         with destination_errors(dest):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def __enter__(self) -> _Output:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            with destination_errors(self._dest) if kind is None else suppress(OSError):
+                self._await_flush()
+                if kind is None:
+                    os.fsync(self._descriptor)
+        finally:
+            os.close(self._descriptor)
+
+    def write(self, data: memoryview) -> None:
+        """Write all of it."""
+        self._dirty += len(data)
+        with destination_errors(self._dest):
+            while len(data):
+                data = data[os.write(self._descriptor, data):]
+            if self._dirty >= _FLUSH_EVERY and (self._pending is None or self._pending.done()):
+                self.start_flush()
+
+    def start_flush(self) -> None:
+        """Have what was written so far put on the disk beside whatever comes next."""
+        with destination_errors(self._dest):
+            self._await_flush()
+        self._pending, self._dirty = self._flusher.submit(os.fdatasync, self._descriptor), 0
+
+    def _await_flush(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()  # a failed flush is reported once: by the call that met it
+
+
+def _write_shard(output: _Output, shard: _Shard, hasher: ThreadPoolExecutor) -> dict[str, str]:
+    """Write one safetensors file; the digest of each tensor's bytes on their only pass."""
+    digests = {}
+    output.write(memoryview(shard.header))
+    for tensor in shard.tensors:
+        digest, count = hashlib.sha256(), 0
+        for piece in tensor.chunks():
+            pending = hasher.submit(digest.update, piece)  # beside the write: both leave the interpreter lock
+            output.write(piece)
+            count += len(piece)
+            pending.result()
+        if count != tensor.nbytes:
+            raise BrokenFileError(f"'{tensor.name}' gave another number of bytes than its shape says",
+                                  where=f"{tensor.dtype} {list(tensor.shape)}: {count} bytes, "
+                                        f"{tensor.nbytes} expected", how="check the source file, then run again")
+        digests[tensor.name] = digest.hexdigest()
     return digests
 
 
@@ -191,28 +235,4 @@ def _prove(path: Path, shard: _Shard, digests: Mapping[str, str]) -> None:
                                       how="the disk or its file system is at fault: write to another one")
     finally:
         reader.close()
-
-
-def _write_small(dest: Path, folder: Path, name: str, data: bytes, taken: frozenset[str]) -> None:
-    if "/" in name or name in ("", ".", "..") or name in taken:
-        raise ValueError(f"not a plain new file name: {name!r}")
-    descriptor = _create(dest, folder / name)
-    try:
-        _write_all(dest, descriptor, memoryview(data))
-        with destination_errors(dest):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _create(dest: Path, path: Path) -> int:
-    with destination_errors(dest):
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-
-
-def _write_all(dest: Path, descriptor: int, data: memoryview) -> None:
-    while len(data):
-        with destination_errors(dest):
-            data = data[os.write(descriptor, data):]
-
 

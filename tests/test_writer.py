@@ -119,18 +119,33 @@ def test_a_source_that_gives_another_number_of_bytes(tmp_path, raw):
 
 
 def test_a_disk_that_reads_back_something_else(tmp_path, monkeypatch):
-    fsync = os.fsync
-
-    def corrupt(descriptor):
-        path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if path.endswith("model.safetensors"):
-            with open(path, "r+b") as f:
-                f.seek(-1, 2)
-                f.write(b"\x55")
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", corrupt)
+    write = os.write
+    monkeypatch.setattr(writer.os, "write", lambda fd, data: write(fd, bytes(data).replace(b"\x02", b"\x06")))
     failing(tmp_path, BrokenFileError, plan_of(tensors()), {}, match="reads back different")
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "fsync"])
+@pytest.mark.parametrize("every", [1, 1 << 30])
+def test_a_disk_that_refuses_the_flush(tmp_path, monkeypatch, call, every):
+    """Delayed allocation: the first to hear of a full disk may be a flush, also one that runs beside the copy."""
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writer, "_FLUSH_EVERY", every)
+    monkeypatch.setattr(writer.os, call, full)
+    failing(tmp_path, DestinationError, plan_of(tensors()), {"config.json": b"{}"}, match="no space left")
+
+
+def test_flushing_beside_the_copy_changes_nothing(tmp_path, monkeypatch):
+    arrays = tensors()
+    write_folder(tmp_path / "one", plan_of(arrays), {})
+    flushes, fdatasync = [], os.fdatasync
+    monkeypatch.setattr(writer, "_FLUSH_EVERY", 16)
+    monkeypatch.setattr(writer.os, "fdatasync", lambda fd: flushes.append(fd) or fdatasync(fd))
+    write_folder(tmp_path / "two", plan_of(arrays), {})
+    assert len(flushes) > 1
+    one, two = (tmp_path / name / "model.safetensors" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
 
 
 @pytest.mark.parametrize("when", [1, 3, 9])
