@@ -17,7 +17,7 @@ from .compaction import Item, Options, Plan, plan
 from .dialects.layouts import FORMATS
 from .dtypes import BY_TORCH_NAME, DTYPES
 from .engine_facts import engines
-from .errors import BrokenFileError, CompactionError, EagleConvertError, PairingError
+from .errors import BrokenFileError, CompactionError, EagleConvertError, PairingError, UsageError
 from .findings import Finding, finding
 from .norms import NormChoice
 from .opening import Opened, opened
@@ -70,6 +70,9 @@ def convert(source: str, destination: str | Path, *, target: str | None = None, 
             "pruning a draft's vocabulary is not supported", where=f"--prune-vocab {prune_vocab}",
             how="train the head on the smaller vocabulary (EAGLE-3 heads are), or use the engine's own token map "
                 "(SGLang: --speculative-token-map); --token-map reads the map of a head that has one")
+    if rope_theta is not None and not 0 < rope_theta < math.inf:
+        raise UsageError("a rotary base is a finite number above 0", where=f"--rope-theta {rope_theta}",
+                         how="give the base that the draft was trained with, such as 10000")
     destination = Path(destination)
     hints = {} if token_map is None else {"token_map": Path(token_map)}
     with opened(source, target, revision=revision, hub=hub, **hints) as it:

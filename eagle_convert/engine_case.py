@@ -115,10 +115,17 @@ def flags31(c: Case) -> bool:
     return c.spec.norm_before_fc or c.spec.fc_norm or c.spec.norm_output
 
 
+def foreign_padding(c: Case) -> bool:
+    """The padding id is no id of the vocabulary."""
+    value = c.config.get("pad_token_id")
+    return type(value) is int and not -c.spec.vocab_size <= value < c.spec.vocab_size
+
+
 def official_scaling(c: Case) -> bool:
-    """rope_scaling is not the two-field linear or dynamic form that the official code parses."""
-    block = c.spec.rope_scaling
-    return block is not None and not (set(block) == {"type", "factor"} and block["type"] in ("linear", "dynamic"))
+    """rope_scaling is not what the official code parses: a type, linear or dynamic, and a factor, a float above 1."""
+    block = c.config.get("rope_scaling")
+    return isinstance(block, dict) and not (set(block) == {"type", "factor"} and block["type"] in ("linear", "dynamic")
+                                            and isinstance(block["factor"], float) and block["factor"] > 1)
 
 
 def nested_ids_only(c: Case) -> bool:

@@ -25,7 +25,7 @@ def api(hub: HubOptions) -> HfApi:
     """The client; what ``hub`` leaves out comes from ``HF_ENDPOINT``, ``HF_TOKEN`` or the stored login."""
     from huggingface_hub import HfApi
 
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         hide_progress()  # the client draws them into log files too
     return HfApi(endpoint=hub.endpoint, token=hub.token, library_name=LIBRARY, library_version=__version__)
 

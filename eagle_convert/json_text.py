@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 from .errors import ConfigError, EagleConvertError
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half of a pair when it stands alone: no text, and no file can hold it
 
 
 class _Refused(ValueError):
@@ -25,7 +28,7 @@ def parse_object(raw: bytes, name: str, *, error: type[EagleConvertError] = Conf
     infinities are with ``infinite`` (transformers writes them into some configs of hybrid models).
 
     Raises:
-        error: not UTF-8, not JSON, not an object, nested too deeply, or one of the above.
+        error: not UTF-8, not Unicode, not JSON, not an object, nested too deeply, or one of the above.
     """
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         table: dict[str, Any] = {}
@@ -44,6 +47,8 @@ def parse_object(raw: bytes, name: str, *, error: type[EagleConvertError] = Conf
     how = "correct the file, or download it again"
     try:
         table = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=pairs, parse_constant=number, parse_float=number)
+        if _SURROGATE.search(raw):
+            json.dumps(table, ensure_ascii=False).encode()
     except UnicodeDecodeError as e:
         raise error(f"{name} is not UTF-8 text", where=f"{name}: byte {e.start}", how=how) from None
     except json.JSONDecodeError as e:
@@ -53,7 +58,7 @@ def parse_object(raw: bytes, name: str, *, error: type[EagleConvertError] = Conf
         raise error(f"{name} is not JSON", where=where, how=how) from None
     except RecursionError:
         raise error(f"{name} is nested too deeply", where=name, how=how) from None
-    except ValueError as e:  # ours, and numbers with thousands of digits
+    except ValueError as e:  # ours, numbers with thousands of digits, halves of surrogate pairs
         raise error(f"{name} cannot be read as JSON", where=f"{name}: {e}", how=how) from None
     if not isinstance(table, dict):
         raise error(f"{name} is not a JSON object", where=f"{name}: found {_short(table)}, expected {{...}}", how=how)

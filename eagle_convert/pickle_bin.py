@@ -228,7 +228,7 @@ def _state_dict(reader: RangeReader, content: Any) -> tuple[dict[str, PickledTen
         if not isinstance(value, PickledTensor):
             skipped.append(str(key))
         elif not isinstance(key, str):
-            raise _broken(reader, f"a tensor without a name (key {key!r})")
+            raise _broken(reader, f"a tensor without a name (its key is {key if isinstance(key, int) else 'no text'})")
         else:
             found[key] = value
     return found, tuple(skipped)

@@ -102,7 +102,7 @@ def open_source(ref: str, *, revision: str | None = None, hub: HubOptions | None
         UsageError: two revisions, or a revision of a local folder.
         HubError: the hub said no.
     """
-    path = Path(ref).expanduser()
+    path = _expanded(ref)
     is_hub = ref.startswith("hf://") or (not os.path.lexists(path) and _HUB_ID.fullmatch(ref) is not None)
     if is_hub:
         return _open_hub(ref, revision, hub or HubOptions(), role)
@@ -112,6 +112,14 @@ def open_source(ref: str, *, revision: str | None = None, hub: HubOptions | None
     if not path.exists():
         raise _not_found(ref, path)
     return _open_local(ref, path)
+
+
+def _expanded(ref: str) -> Path:
+    try:
+        return Path(ref).expanduser()
+    except RuntimeError as e:  # pathlib's word for a user that it does not know
+        raise SourceError(f"{ref} does not exist", where=f"the home folder of '{Path(ref).parts[0]}' is not known",
+                          how="give the folder's own path") from e
 
 
 def _open_hub(ref: str, revision: str | None, hub: HubOptions, role: Role) -> Source:

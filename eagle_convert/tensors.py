@@ -223,6 +223,9 @@ class TensorIndex(Mapping[str, TensorInfo]):
 
     def _add(self, stored: _Stored) -> None:
         name = stored.info.name
+        if not name.isprintable():  # it would reach terminals, configs and logs
+            raise BrokenFileError("a tensor has a name with control characters, or one that is no text",
+                                  where=f"{stored.info.file}: {name!r}", how="download or export the file again")
         if name in self._stored:
             raise BrokenFileError(f"'{name}' is in two files", where=f"{self[name].file} and {stored.info.file}",
                                   how="two exports lie in one folder: keep one, or give the file itself")

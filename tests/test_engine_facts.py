@@ -160,6 +160,7 @@ MORE = [
         ({"num_layers": 2}, {"add": ["layers.1.hidden_norm.weight"]}), ({}, {"drop": ["d2t"]}),
         ({}, {"add": ["midlayer.0.hidden_norm.weight", "model.fc.weight"]}),
         ({"target_hidden_size": 96}, {"target_hidden_size": None}))),
+    (E1, {"pad_token_id": 5000}),
     *((replace(E1, **flags), {}) for flags in (
         {"o_bias": True}, {"qk_norm": True}, {"draft_vocab_size": 160}, {"own_head": True}, {"output_norm": True},
         {"qkv_bias": True}))]

@@ -14,7 +14,7 @@ import click
 
 from eagle_convert._version import __version__
 
-from ._errors import report
+from ._errors import EXIT_COULD_NOT, report
 from ._output import Output
 
 
@@ -61,14 +61,26 @@ class Main(click.Group):
         extra["standalone_mode"] = False
         try:
             code = super().main(args, prog_name or "eagle-convert", **extra)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # closed by the caller (>&-)
+                sys.stdout.flush()
         except BrokenPipeError:
             # the reader of our stdout left (| head); a second error at interpreter exit would only be noise
             sys.stdout = None
             code = 1
         except (Exception, KeyboardInterrupt) as error:
-            code = report(error, _output_of(args))
+            code = _reported(error, args)
         sys.exit(code or 0)
+
+
+def _reported(error: BaseException, args: Sequence[str]) -> int:
+    """Say how the command ended; where stdout takes nothing more (a full disk, no reader), say that on stderr."""
+    try:
+        return report(error, _output_of(args))
+    except OSError as unwritable:
+        sys.stdout = None
+        if isinstance(unwritable, BrokenPipeError):
+            return EXIT_COULD_NOT
+        return report(OSError(unwritable.errno, unwritable.strerror, "standard output"), Output())
 
 
 def _output_of(args: Sequence[str]) -> Output:
@@ -79,7 +91,7 @@ def _output_of(args: Sequence[str]) -> Output:
     return Output(json="--json" in words, verbosity=verbosity, no_color="--no-color" in words)
 
 
-@click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Main, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="eagle-convert")
 def main() -> None:
     """Inspect, convert and prove EAGLE speculative-decoding drafts.

@@ -40,11 +40,12 @@ class Output:
     def result(self, document: Mapping[str, Any], human: str | Callable[[], str], brief: str) -> None:
         """The answer, once a run: ``document`` with ``--json``, ``brief`` with ``--quiet``, else ``human``."""
         if self.json:
-            click.echo(dump(document))
+            click.echo(dump(document, _encoding(sys.stdout)))
         elif self.quiet:
-            click.echo(brief)
+            click.echo(_writable(brief, sys.stdout))
         else:
-            click.echo(human if isinstance(human, str) else human(), color=self._color)
+            text = human if isinstance(human, str) else human()
+            click.echo(_writable(text, sys.stdout), color=self._color)
 
     def warn(self, text: str) -> None:
         """Something the user should know although the command goes on (stderr; not with ``--quiet``)."""
@@ -66,7 +67,7 @@ class Output:
 
     def progress(self, text: str) -> None:
         """One line that overwrites itself; on a terminal only. An empty text clears it."""
-        if not self.quiet and sys.stderr.isatty():
+        if not self.quiet and _is_terminal():
             click.echo(f"\r\x1b[K{text}", nl=False, err=True)
 
     def findings(self, findings: Sequence[Mapping[str, Any]]) -> None:
@@ -96,14 +97,38 @@ class Output:
         return add
 
     def _stderr(self, text: str) -> None:
-        if sys.stderr.isatty():
+        if _is_terminal():
             click.echo("\r\x1b[K", nl=False, err=True)
-        click.echo(text, err=True, color=self._color)
+        click.echo(_writable(text, sys.stderr), err=True, color=self._color)
 
 
-def dump(document: Mapping[str, Any]) -> str:
-    """``document`` as the JSON text that the commands print: UTF-8 kept, no NaN (a reader could not parse it)."""
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+def dump(document: Mapping[str, Any], encoding: str = "utf-8") -> str:
+    """``document`` as the JSON text that the commands print, without NaN (a reader could not parse it).
+
+    What ``encoding`` holds stays readable; a text that it cannot hold (a file name that is no Unicode, a terminal
+    that is no UTF-8) is escaped as JSON escapes.
+    """
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return json.dumps(document, indent=2, allow_nan=False)
+    return text
+
+
+def _is_terminal() -> bool:
+    """Whether a person watches stderr (None where the caller closed it)."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def _encoding(stream: Any) -> str:
+    return getattr(stream, "encoding", None) or "utf-8"
+
+
+def _writable(text: str, stream: Any) -> str:
+    """``text`` with what the stream's encoding cannot hold as backslash escapes: a message never dies of a name."""
+    encoding = _encoding(stream)
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:

@@ -37,6 +37,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "use_input_layernorm_in_first_layer": (None, True), "parallel_draft_step": (None, 1),
     "use_last_layernorm": (None, True), "next_layer_regular": (None, True), "use_mtp_layernorm": (None, False)}
 
+ATTENTION = ("full_attention", "sliding_attention")
 EAGLE3_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
 
@@ -164,6 +165,27 @@ class Builder:
         value = self.fields.integer("sliding_window")
         return None if self.fields.flag("use_sliding_window") is False else value
 
+    def layer_types(self) -> tuple[str, ...] | None:
+        """One name for each layer of the draft. A longer list of one name was copied from the target and is cut."""
+        stated = self.fields.texts("layer_types")
+        if stated is None:
+            return None
+        for name in stated:
+            if name not in ATTENTION:
+                raise ConfigError("the config asks for an attention that a draft of this kind does not have",
+                                  where=f"{self.where('layer_types')} = {name!r}, expected {' or '.join(ATTENTION)}",
+                                  how="the compact format has no place for it; correct the config if it was copied")
+        if len(stated) == self.layers:
+            return stated
+        if len(set(stated)) != 1:
+            raise ConfigError("the config names the attention of other layers than the draft has",
+                              where=f"{self.where('layer_types')} has {len(stated)} entries of {len(set(stated))} "
+                                    f"kinds, the file {self.layers} decoder layers",
+                              how="keep the entries of the draft's own layers, in their order")
+        self.findings.append(finding("EC201", self.where("layer_types"), key="the number of layer_types",
+                                     stated=len(stated), value=self.layers))
+        return stated[:1] * self.layers
+
     def leftovers(self) -> None:
         """Every key is mapped, inert, of no effect by its value, or reported; a value with an effect stops."""
         unknown = []
@@ -210,7 +232,7 @@ class Builder:
             qk_norm=self.any_part("self_attn.q_norm.weight"), attention_sinks=self.any_part("self_attn.sinks"),
             embed_norm="enorm.weight" in shapes, hidden_norm="hnorm.weight" in shapes,
             tie_word_embeddings=self.tied(own_embedding, own_head, draft_vocab != vocab),
-            sliding_window=self.window(), layer_types=self.fields.texts("layer_types"),
+            sliding_window=self.window(), layer_types=self.layer_types(),
             logit_scale=self.fields.number("logit_scale"), **more)
         mlp = self.fields.flag("mlp_bias")
         if mlp is not None and mlp != spec.mlp_bias:

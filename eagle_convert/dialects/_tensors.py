@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from eagle_convert.dtypes import DTYPES
 from eagle_convert.errors import DialectError
 from eagle_convert.findings import Finding, finding
 from eagle_convert.lazy_numpy import NDArray, np
@@ -17,6 +18,8 @@ from ._fields import Fields
 from ._names import ALIASES, INV_FREQ, Names, complain
 from ._spec import check_ranks, required
 from .side_files import SideTable, read_token_map
+
+_TABLES = frozenset({"d2t", "t2d"})  # what holds ids; everything else is computed with
 
 
 @dataclass
@@ -49,7 +52,7 @@ def map_names(facts: Facts, title: str, names: Names, *, strip: tuple[str, ...] 
     layers = names.count(bare.values())
     table = names.table(layers)
     out = Mapped({}, {}, {}, layers)
-    unknown = []
+    unknown, odd = [], []
     for name, short in bare.items():
         source = facts.source_name(name)
         if INV_FREQ.search(short):
@@ -61,6 +64,8 @@ def map_names(facts: Facts, title: str, names: Names, *, strip: tuple[str, ...] 
                                how="remove the one that is not the draft's")
         else:
             out.names[table[short]], out.shapes[table[short]] = source, facts.shapes[name]
+            if table[short] not in _TABLES and not DTYPES[facts.dtypes[name]].is_float:
+                odd.append(f"{source} ({facts.dtypes[name]})")
     if names.algorithm == "eagle3":
         _later_norms(out)
     inverse = {canonical: source for source, canonical in table.items()}
@@ -68,6 +73,10 @@ def map_names(facts: Facts, title: str, names: Names, *, strip: tuple[str, ...] 
     missing = [inverse.get(name, name) for name in wanted - out.names.keys()]
     if unknown or missing:
         raise complain(title, unknown, missing, (facts.source_name(known) for known in table))
+    if odd:
+        raise DialectError("weights are stored as something else than floats",
+                           where=", ".join(odd), how="a draft computes with F16, BF16 or F32; integers are packed or "
+                           "quantised weights: give the checkpoint as it was before")
     check_ranks(out.shapes, out.names)
     find_side_table(facts, out)
     return out

@@ -56,7 +56,7 @@ def to_config(spec: DraftSpec, *, source: Mapping[str, Any] | None = None, dtype
         out["layer_types"] = list(spec.layer_types)
     if dtype is not None:
         out["torch_dtype"] = dtype
-    return out | {key: source[key] for key in _TOKEN_IDS if _is_token_id(source.get(key))}
+    return out | {key: source[key] for key in _TOKEN_IDS if _is_token_id(source.get(key), spec.vocab_size)}
 
 
 def zeros(spec: DraftSpec) -> dict[str, tuple[int, ...]]:
@@ -74,7 +74,7 @@ def zeros(spec: DraftSpec) -> dict[str, tuple[int, ...]]:
 def _biases(spec: DraftSpec) -> dict[str, Any]:
     # "bias" absent means true to the official loader; true gives attention biases in vLLM. So never true.
     out: dict[str, Any] = {} if spec.fc_bias else {"bias": False}
-    if spec.qkv_bias or spec.o_bias:
+    if spec.qkv_bias:
         out["qkv_bias" if spec.algorithm == "eagle" else "attention_bias"] = True
     if spec.mlp_bias:
         out["mlp_bias"] = True
@@ -86,12 +86,23 @@ def _rope(spec: DraftSpec, source: Mapping[str, Any]) -> dict[str, Any]:
     if spec.rope_theta is not None:
         out["rope_theta"] = spec.rope_theta
     if spec.rope_scaling is not None:
-        out["rope_scaling"] = dict(spec.rope_scaling)
+        out["rope_scaling"] = _scaling(spec.rope_scaling)
     if isinstance(source.get("rope_parameters"), dict):
         scaling = dict(spec.rope_scaling or {})
         out["rope_parameters"] = {"rope_type": scaling.get("type", "default"), **scaling} | (
             {} if spec.rope_theta is None else {"rope_theta": spec.rope_theta})
     return out
+
+
+def _scaling(block: Mapping[str, Any]) -> dict[str, Any]:
+    """The block as stated; linear and dynamic scaling in the one spelling that the official code parses.
+
+    It wants exactly ``type`` and ``factor``, the latter a float; every other engine reads that too.
+    """
+    kind = block.get("rope_type", block.get("type"))
+    if kind in ("linear", "dynamic") and set(block) <= {"rope_type", "type", "factor"}:
+        return {"type": kind, "factor": float(block["factor"])}
+    return dict(block)
 
 
 def _variant(spec: DraftSpec) -> dict[str, Any]:
@@ -122,9 +133,10 @@ def _aux(spec: DraftSpec, num_target_layers: int | None) -> dict[str, Any]:
     return out
 
 
-def _is_token_id(value: Any) -> bool:
+def _is_token_id(value: Any, vocab: int) -> bool:
+    """An id, or ids, of the vocabulary: the official code's embedding refuses a padding id beyond it."""
     ids = value if isinstance(value, list) else [value]
-    return bool(ids) and all(type(i) is int and i >= 0 for i in ids)
+    return bool(ids) and all(type(i) is int and 0 <= i < vocab for i in ids)
 
 
 def detect(facts: Facts) -> Evidence:

@@ -246,8 +246,9 @@ def test_what_the_runtime_does_not_run_is_said(tmp_path):
     for folder, keys, extra, why in (
             ("sinks", {}, {"midlayer.self_attn.sinks": np.zeros(2, np.float16)}, "attention sinks"),
             ("yarn", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, {}, "rope scaling of type 'yarn'"),
-            ("types", {"layer_types": ["sliding_attention", "full_attention"]}, {}, "with and without a window")):
-        reading = read(write(tmp_path / folder, config | keys, tensors | extra))
+            ("types", {"layer_types": ["sliding_attention", "full_attention"]}, None, "with and without a window")):
+        parts = tensors | extra if extra is not None else load("layouts/e3-deep")[1]  # two layers
+        reading = read(write(tmp_path / folder, config | keys, parts))
         assert (reading.runnable, reading.convertible) == (False, True)
         assert why in reading.explanation
     assert read(write(tmp_path / "plain", config, tensors)).explanation == ""
