@@ -148,7 +148,7 @@ def lines(report: ParityReport) -> Sequence[tuple[str, str]]:
                     f"{settings['dtype']}")]
     if settings["template"]:
         out.append(("plain", f"template {settings['template']['sha256'][:16]} ({settings['template']['file']}), "
-                             f"system message of its own: {'yes' if settings['system_prompt'] else 'no'}"))
+                             f"system message in the prompts: {'yes' if settings['system_prompt'] else 'no'}"))
     if settings["raw"]:
         out.append(("plain", "untemplated (--raw)"))
     if report.first_prompt:
