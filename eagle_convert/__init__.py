@@ -15,13 +15,13 @@ from .errors import EagleConvertError
 
 if TYPE_CHECKING:
     from .conversion import convert
-    from .hub import push_to_hub
+    from .hub.push import push_to_hub
     from .inspection import inspect
     from .parity.check import parity_check
 
 __all__ = ["EagleConvertError", "__version__", "convert", "inspect", "parity_check", "push_to_hub"]
 
-_HOMES = {"inspect": "inspection", "convert": "conversion", "parity_check": "parity.check", "push_to_hub": "hub"}
+_HOMES = {"inspect": "inspection", "convert": "conversion", "parity_check": "parity.check", "push_to_hub": "hub.push"}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .dtypes import DTYPES
+from .files.dtypes import DTYPES
 
 _ONE = {"F16": b"\x00\x3c", "BF16": b"\x80\x3f", "F32": b"\x00\x00\x80\x3f", "F64": b"\x00" * 6 + b"\xf0\x3f"}
 # the exponent bits in the most significant byte; all of them set is necessary for Inf and NaN

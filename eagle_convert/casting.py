@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .dtypes import DTYPES, Array, widen
+from .files.dtypes import DTYPES, Array, widen
 
 CASTABLE = ("F16", "BF16", "F32", "F64")
 # bit patterns of +inf; everything above it, taken as a signed or (with the sign bit set) unsigned number, is Inf or NaN

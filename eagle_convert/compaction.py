@@ -13,8 +13,8 @@ from eagle_runtime.config import DraftSpec
 
 from . import bits
 from .dialects import Reading
-from .dtypes import DTYPES, Array
 from .errors import DialectError
+from .files.dtypes import DTYPES, Array
 from .findings import Finding, finding
 from .manifest import Borrowed
 from .norms import NORMS, NormChoice, NormVerdict, decide

@@ -15,9 +15,10 @@ from eagle_runtime.config import DraftSpec
 from . import manifest as manifests
 from .compaction import Item, Options, Plan, plan
 from .dialects.layouts import FORMATS
-from .dtypes import BY_TORCH_NAME, DTYPES
 from .engine_facts import engines
 from .errors import BrokenFileError, CompactionError, EagleConvertError, PairingError, UsageError
+from .files.dtypes import BY_TORCH_NAME, DTYPES
+from .files.transaction import check_destination
 from .findings import Finding, finding
 from .norms import NormChoice
 from .opening import Opened, opened
@@ -26,7 +27,6 @@ from .sharing import Choice
 from .source import HubOptions
 from .streams import Outgoing
 from .tables import Progress
-from .transaction import check_destination
 from .writer import OutTensor, WriteResult, write_folder
 
 SCHEMA = "eagle-convert/convert/1"

@@ -12,8 +12,8 @@ from eagle_runtime.config import DraftSpec
 from .compaction import Item, Plan
 from .dialects import compact, layouts
 from .dialects.layouts import Layout, Made, Request
-from .dtypes import DTYPES
 from .errors import UnfaithfulError
+from .files.dtypes import DTYPES
 from .opening import Opened
 from .streams import Outgoing
 from .vocab import ids_of, mask_of

@@ -1,7 +1,7 @@
 """A checkpoint as it is given on the command line: a folder, a file, or a hub id; its files, config and weights.
 
 Opening a source reads names, ``config.json`` and the shard index; headers only of the extra modules of a training
-dump. Hub ids are opened by ``hub_source.py``, imported only for them.
+dump. Hub ids are opened by ``hub/source.py``, imported only for them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .errors import ConfigError, SourceError, UsageError
-from .json_text import parse_object
-from .ranges import LocalFile, RangeReader
-from .weight_files import Weights, read_shard_index, resolve_weights
+from .files.json_text import parse_object
+from .files.ranges import LocalFile, RangeReader
+from .files.weight_files import Weights, read_shard_index, resolve_weights
 
 Role = Literal["draft", "target"]
 
@@ -129,7 +129,7 @@ def _open_hub(ref: str, revision: str | None, hub: HubOptions, role: Role) -> So
                          how="copy the id from the model's page")
     if stated and revision and stated != revision:
         raise UsageError("two revisions are given", where=f"{ref} and --revision {revision}", how="give one of them")
-    from .hub_source import open_hub_source
+    from .hub.source import open_hub_source
 
     return open_hub_source(repo_id, stated or revision, hub, role)
 

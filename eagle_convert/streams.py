@@ -9,8 +9,8 @@ import numpy as np
 
 from .casting import CASTABLE, has_nonfinite, nonfinite, recast
 from .compaction import Item
-from .dtypes import DTYPES, Array, widen
 from .errors import BrokenFileError, CompactionError
+from .files.dtypes import DTYPES, Array, widen
 from .findings import Finding, finding
 from .tensors import TensorIndex
 

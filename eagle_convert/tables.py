@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from .casting import CASTABLE, recast
-from .dtypes import Array, widen
+from .files.dtypes import Array, widen
 from .tensors import TensorIndex
 
 CHUNK_BYTES = 4 << 20

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .dtypes import DTYPES, Array, widen
 from .errors import BrokenFileError, SourceError
-from .ranges import LocalFile, RangeReader
-from .safetensors_header import read_header
+from .files.dtypes import DTYPES, Array, widen
+from .files.ranges import LocalFile, RangeReader
+from .files.safetensors_header import read_header
 
 if TYPE_CHECKING:
     import torch
@@ -240,7 +240,7 @@ class TensorIndex(Mapping[str, TensorInfo]):
                 info = TensorInfo(name, entry.dtype, entry.shape, entry.end - entry.start, file)
                 self._add(_Stored(info, reader, entry.start, None))
             return
-        from .pickle_bin import read_bin  # its parsers take longer to import than a header to read
+        from .files.pickle_bin import read_bin  # its parsers take longer to import than a header to read
 
         bin_file = read_bin(reader)
         self.skipped[file] = bin_file.skipped
@@ -278,7 +278,7 @@ def open_index(source: Source, files: Sequence[str] | None = None) -> TensorInde
 def open_file(path: str | Path) -> TensorIndex:
     """The tensors of one local file: safetensors by its ending, else ``torch.save`` (``.bin``, ``.pt``, ``.pth``).
 
-    A file that holds one bare tensor gives it the name :data:`eagle_convert.pickle_bin.BARE_TENSOR`.
+    A file that holds one bare tensor gives it the name :data:`eagle_convert.files.pickle_bin.BARE_TENSOR`.
     """
     path = Path(path)
     return _open((path.name,), lambda _: LocalFile(path))

@@ -17,7 +17,7 @@ from itertools import repeat
 from typing import Any, Literal, TypeAlias
 
 from .errors import BrokenFileError, DialectError
-from .lazy_numpy import NDArray, np
+from .files.lazy_numpy import NDArray, np
 
 Ids: TypeAlias = "NDArray[np.int64]"
 

@@ -16,11 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .dtypes import DTYPES, RANK
 from .errors import BrokenFileError
-from .ranges import LocalFile
-from .safetensors_header import read_header
-from .transaction import Staging, check_destination, destination_errors
+from .files.dtypes import DTYPES, RANK
+from .files.ranges import LocalFile
+from .files.safetensors_header import read_header
+from .files.transaction import Staging, check_destination, destination_errors
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from eagle_convert import transaction
+from eagle_convert.files import transaction
 from eagle_convert.writer import OutTensor, write_folder
 
 SIZE, TENSORS = 256 << 10, 8

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from eagle_convert.card import BEGIN, END, compose, license_of, pruned
-from eagle_convert.card_text import CardFacts, megabytes, section
-from eagle_convert.hub_errors import CardError
+from eagle_convert.hub.card import BEGIN, END, compose, license_of, pruned
+from eagle_convert.hub.card_text import CardFacts, megabytes, section
+from eagle_convert.hub.errors import CardError
 from eagle_convert.manifest import Borrowed, Manifest, Origin, TargetOrigin
 
 LEDGER: tuple[dict[str, Any], ...] = (

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from eagle_convert.casting import has_nonfinite, narrow, nonfinite, recast
-from eagle_convert.dtypes import DTYPES, widen
+from eagle_convert.files.dtypes import DTYPES, widen
 
 # exact, ties to even both ways, subnormals of both 16-bit formats, overflow edges, zeros of both signs
 EDGES = np.array([0.0, -0.0, 1.0, -1.0, 1.00048828125, 1.0009765625, 1.00146484375, 0.999755859375, 65504.0, 65519.0,

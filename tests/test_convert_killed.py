@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle_convert.transaction import Staging
+from eagle_convert.files.transaction import Staging
 
 ROOT = Path(__file__).resolve().parent.parent
 

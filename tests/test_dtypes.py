@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from eagle_convert.dtypes import DTYPES, widen
+from eagle_convert.files.dtypes import DTYPES, widen
 
 
 @pytest.mark.parametrize("code", ["F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0"])

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from eagle_convert import dialects
 from eagle_convert.dialects.compact import to_config
 from eagle_convert.errors import EagleConvertError
-from eagle_convert.safetensors_header import read_header
+from eagle_convert.files.safetensors_header import read_header
 from eagle_convert.source import Source, open_source
 from eagle_convert.tensors import TensorIndex, TensorInfo
 from eagle_convert.vocab import check_d2t, plain_d2t

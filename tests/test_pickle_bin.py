@@ -353,8 +353,8 @@ def test_tensor_of_another_endianness_in_legacy(tmp_path):
 
 def test_stream_is_a_file_like_any_other():
     """What zipfile relies on: seek from all three ends, reading over the end."""
-    from eagle_convert.pickle_bin import _Raw
-    from eagle_convert.ranges import RangeReader
+    from eagle_convert.files.pickle_bin import _Raw
+    from eagle_convert.files.ranges import RangeReader
 
     class Bytes(RangeReader):
         name, size = "x", 10

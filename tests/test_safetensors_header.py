@@ -8,8 +8,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from eagle_convert.errors import BrokenFileError
-from eagle_convert.ranges import LocalFile
-from eagle_convert.safetensors_header import read_header
+from eagle_convert.files.ranges import LocalFile
+from eagle_convert.files.safetensors_header import read_header
 
 
 def file_of(tmp_path, header, data=b"", length=None):

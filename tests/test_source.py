@@ -304,9 +304,9 @@ class TestHubIds:
         import types
 
         calls = []
-        module = types.ModuleType("eagle_convert.hub_source")
+        module = types.ModuleType("eagle_convert.hub.source")
         module.open_hub_source = lambda *args: calls.append(args)
-        monkeypatch.setitem(sys.modules, "eagle_convert.hub_source", module)
+        monkeypatch.setitem(sys.modules, "eagle_convert.hub.source", module)
         return calls
 
     @pytest.mark.parametrize(("ref", "revision", "wanted"), [

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from eagle_convert.dtypes import DTYPES
 from eagle_convert.errors import BrokenFileError, EagleConvertError, SourceError
+from eagle_convert.files.dtypes import DTYPES
 from eagle_convert.source import open_source
 from eagle_convert.tensors import open_file, open_index
 

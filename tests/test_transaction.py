@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from eagle_convert import transaction
 from eagle_convert.errors import DestinationError
+from eagle_convert.files import transaction
+from eagle_convert.files.transaction import Staging, check_destination
 from eagle_convert.tensors import open_file
-from eagle_convert.transaction import Staging, check_destination
 from tests.killed_writer import SIZE, TENSORS, write
 
 SCRIPT = Path(__file__).with_name("killed_writer.py")

@@ -13,8 +13,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from eagle_convert import writer
-from eagle_convert.dtypes import DTYPES
 from eagle_convert.errors import BrokenFileError, DestinationError
+from eagle_convert.files.dtypes import DTYPES
 from eagle_convert.source import open_source
 from eagle_convert.tensors import open_index
 from eagle_convert.writer import OutTensor, write_folder

@@ -12,7 +12,7 @@ from ._options import common_options, connection_options, option
 from ._output import Output, table
 
 if TYPE_CHECKING:
-    from eagle_convert.hub import PushReport
+    from eagle_convert.hub.push import PushReport
     from eagle_convert.source import HubOptions
 
 
@@ -42,8 +42,8 @@ def command(out: Output, folder: Path, repo_id: str, license_id: str | None, hub
     compared with FOLDER. Files that did not change are not sent again. FOLDER without a manifest needs --base-model
     and --license.
     """
-    from eagle_convert.hub import push_to_hub
-    from eagle_convert.hub_client import hide_progress
+    from eagle_convert.hub.client import hide_progress
+    from eagle_convert.hub.push import push_to_hub
 
     if out.quiet:
         hide_progress()

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from eagle_convert.errors import ConfigError, DialectError
+from eagle_convert.files.lazy_numpy import NDArray, np
 from eagle_convert.findings import Finding
-from eagle_convert.lazy_numpy import NDArray, np
 from eagle_runtime.config import DraftSpec
 
 from .side_files import SideTable

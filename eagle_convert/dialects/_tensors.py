@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from eagle_convert.dtypes import DTYPES
 from eagle_convert.errors import DialectError
+from eagle_convert.files.dtypes import DTYPES
+from eagle_convert.files.lazy_numpy import NDArray, np
 from eagle_convert.findings import Finding, finding
-from eagle_convert.lazy_numpy import NDArray, np
 from eagle_convert.vocab import Vocabulary, check_d2t, plain_d2t
 from eagle_runtime.config import Algorithm
 

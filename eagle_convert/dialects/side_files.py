@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eagle_convert.errors import BrokenFileError, SourceError
-from eagle_convert.lazy_numpy import NDArray, np
+from eagle_convert.files.lazy_numpy import NDArray, np
 from eagle_convert.vocab import Ids, ids_of, integers
 
 if TYPE_CHECKING:

@@ -201,7 +201,7 @@ def test_a_reader_that_leaves_is_no_traceback():
 
 def test_what_the_package_logs_is_a_warning_or_a_notice(probe):
     def body(out):
-        log = logging.getLogger("eagle_convert.hub_source")
+        log = logging.getLogger("eagle_convert.hub.source")
         log.warning("this downloads %d GB", 14)
         log.info("found in the cache")
     probe.body = body

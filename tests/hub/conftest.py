@@ -12,7 +12,7 @@ from huggingface_hub import constants, utils
 from huggingface_hub.utils import _http
 from safetensors.numpy import save
 
-from eagle_convert import hub_range
+from eagle_convert.hub import range as hub_range
 from eagle_convert.manifest import Borrowed, Manifest, Origin, TargetOrigin
 from eagle_convert.source import HubOptions
 from eagle_convert.tensors import open_file

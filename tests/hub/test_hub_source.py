@@ -8,9 +8,9 @@ import logging
 
 import pytest
 
-from eagle_convert import hub_errors
 from eagle_convert.errors import HubError
-from eagle_convert.hub_source import download
+from eagle_convert.hub import errors as hub_errors
+from eagle_convert.hub.source import download
 from eagle_convert.source import HubOptions, open_source
 from eagle_convert.tensors import open_index
 

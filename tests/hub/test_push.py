@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eagle_convert import hub_errors, hub_folder, push_to_hub
+from eagle_convert import push_to_hub
 from eagle_convert.errors import BrokenFileError, ConfigError, SourceError, UsageError
-from eagle_convert.hub import PushReport
+from eagle_convert.hub import errors as hub_errors
+from eagle_convert.hub import folder as hub_folder
+from eagle_convert.hub.push import PushReport
 from eagle_convert.source import HubOptions
 
 from .conftest import TOKEN

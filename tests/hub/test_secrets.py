@@ -12,7 +12,7 @@ from huggingface_hub import constants
 
 from eagle_convert import push_to_hub
 from eagle_convert.errors import EagleConvertError
-from eagle_convert.hub_errors import explain, redact
+from eagle_convert.hub.errors import explain, redact
 from eagle_convert.source import HubOptions, open_source
 from eagle_convert.tensors import open_index
 

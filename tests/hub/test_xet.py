@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import constants
 
 from eagle_convert import push_to_hub
-from eagle_convert.hub_errors import XetError
+from eagle_convert.hub.errors import XetError
 from eagle_convert.source import HubOptions
 
 from .conftest import TOKEN

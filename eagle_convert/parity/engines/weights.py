@@ -39,7 +39,7 @@ class Weights:
             return self.source.path
         from huggingface_hub import snapshot_download
 
-        from eagle_convert.hub_errors import hub_errors
+        from eagle_convert.hub.errors import hub_errors
 
         with hub_errors(self.source.name, self.hub):
             return Path(snapshot_download(

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from .errors import BrokenFileError
-from .hub_client import body, headers, stream
-from .hub_errors import HubDownError, RangesIgnoredError, hub_errors, transport_errors
-from .ranges import RangeReader
+from eagle_convert.errors import BrokenFileError
+from eagle_convert.files.ranges import RangeReader
+
+from .client import body, headers, stream
+from .errors import HubDownError, RangesIgnoredError, hub_errors, transport_errors
 
 if TYPE_CHECKING:
-    from .source import HubOptions
+    from eagle_convert.source import HubOptions
 
 RETRIES = 5
 LONGEST_WAIT = 8.0

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ._version import __version__
+from eagle_convert._version import __version__
+from eagle_convert.errors import HubError
+from eagle_convert.source import HubOptions
+
 from .card import compose
-from .errors import HubError
-from .hub_client import api, is_offline, repo_info
-from .hub_errors import NotAsPushedError, NoTokenError, OfflineError, hub_errors, xet_errors
-from .hub_folder import README, PushFile, PushFolder, read_folder, superseded
-from .hub_identity import Identity, check_may_write, explain_refusal, who_am_i
-from .hub_plan import (
+from .client import api, is_offline, repo_info
+from .errors import NotAsPushedError, NoTokenError, OfflineError, hub_errors, xet_errors
+from .folder import README, PushFile, PushFolder, read_folder, superseded
+from .identity import Identity, check_may_write, explain_refusal, who_am_i
+from .plan import (
     PushedFile,
     Remote,
     card_facts,
@@ -34,8 +36,7 @@ from .hub_plan import (
     remote_card,
     validate_card,
 )
-from .hub_range import RemoteFile
-from .source import HubOptions
+from .range import RemoteFile
 
 SCHEMA = "eagle-convert/push/1"
 

@@ -14,8 +14,9 @@ import pickletools
 from dataclasses import dataclass
 from typing import IO, Any
 
+from eagle_convert.errors import BrokenFileError, UnsafePickleError
+
 from .dtypes import BY_TORCH_NAME, Dtype
-from .errors import BrokenFileError, UnsafePickleError
 
 _STORAGES = {"FloatStorage": "F32", "DoubleStorage": "F64", "HalfStorage": "F16", "BFloat16Storage": "BF16",
              "LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8",

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from .errors import BrokenFileError, EagleConvertError, SourceError
+from eagle_convert.errors import BrokenFileError, EagleConvertError, SourceError
+
 from .json_text import parse_object
 from .ranges import RangeReader
 

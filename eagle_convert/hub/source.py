@@ -12,15 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import HubError, SourceError
-from .hub_client import is_offline, repo_info
-from .hub_errors import NotCachedError, OfflineError, hub_errors
-from .json_text import parse_object
-from .ranges import LocalFile, RangeReader
-from .weight_files import resolve_weights
+from eagle_convert.errors import HubError, SourceError
+from eagle_convert.files.json_text import parse_object
+from eagle_convert.files.ranges import LocalFile, RangeReader
+from eagle_convert.files.weight_files import resolve_weights
+
+from .client import is_offline, repo_info
+from .errors import NotCachedError, OfflineError, hub_errors
 
 if TYPE_CHECKING:
-    from .source import HubOptions, Role, Source
+    from eagle_convert.source import HubOptions, Role, Source
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ def download(source: Source, hub: HubOptions) -> Source:
         return source
     from huggingface_hub import hf_hub_download
 
-    from .source import open_source
+    from eagle_convert.source import open_source
 
     files = [f for f in source.files if f not in dict(source.ignored)]
     with hub_errors(source.name, hub):
@@ -89,7 +90,7 @@ class _Repo:
         if file.endswith(_RANGED):
             from huggingface_hub import hf_hub_url
 
-            from .hub_range import RemoteFile
+            from .range import RemoteFile
 
             url = hf_hub_url(self.repo_id, file, revision=self.commit, endpoint=self.hub.endpoint)
             return RemoteFile(url, self.size(file, url), file, self.repo_id, self.hub)
@@ -133,7 +134,7 @@ class _Repo:
 
 
 def _source(repo_id: str, repo: _Repo) -> Source:
-    from .source import Source
+    from eagle_convert.source import Source
 
     files = tuple(sorted(f for f in repo.sizes if "/" not in f))
     weights = resolve_weights(repo_id, files, repo, repo.sizes.__contains__)
@@ -164,7 +165,7 @@ def _from_cache(repo_id: str, revision: str | None, hub: HubOptions) -> Source:
     """The cached snapshot, read as the folder that it is."""
     from huggingface_hub import snapshot_download
 
-    from .source import open_source
+    from eagle_convert.source import open_source
 
     with hub_errors(repo_id, hub):
         folder = Path(snapshot_download(repo_id, revision=revision, cache_dir=hub.cache_dir, local_files_only=True))

@@ -13,8 +13,9 @@ import zipfile
 from dataclasses import dataclass
 from typing import Any
 
+from eagle_convert.errors import BrokenFileError
+
 from .dtypes import DTYPES
-from .errors import BrokenFileError
 from .pickle_machine import PickledTensor, Storage, read_pickle
 from .ranges import RangeReader
 from .safetensors_header import explain_foreign

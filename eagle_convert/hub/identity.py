@@ -6,12 +6,13 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .errors import HubError
-from .hub_client import api, patiently
-from .hub_errors import LoginError, NoPermissionError, NoSuchRepoError, hub_errors
+from eagle_convert.errors import HubError
+
+from .client import api, patiently
+from .errors import LoginError, NoPermissionError, NoSuchRepoError, hub_errors
 
 if TYPE_CHECKING:
-    from .source import HubOptions
+    from eagle_convert.source import HubOptions
 
 WRITE = "repo.write"
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .errors import HubError
+from eagle_convert.errors import HubError
 
 if TYPE_CHECKING:
-    from .source import HubOptions
+    from eagle_convert.source import HubOptions
 
 
 class NoSuchRepoError(HubError):

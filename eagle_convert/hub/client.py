@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._version import __version__
-from .hub_errors import HubDownError, RateLimitError, hub_errors
+from eagle_convert._version import __version__
+
+from .errors import HubDownError, RateLimitError, hub_errors
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-    from .source import HubOptions
+    from eagle_convert.source import HubOptions
 
 LIBRARY = "eagle-convert"
 PAUSES = (1.0, 2.0, 4.0)

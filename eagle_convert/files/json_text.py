@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any
 
-from .errors import ConfigError, EagleConvertError
+from eagle_convert.errors import ConfigError, EagleConvertError
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half of a pair when it stands alone: no text, and no file can hold it
 

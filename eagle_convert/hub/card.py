@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from .card_text import CardFacts, prompts_words, section, shape_words
-from .hub_errors import CardError
+from .errors import CardError
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from shlex import quote
 from typing import Any
 
-from .manifest import Manifest
+from eagle_convert.manifest import Manifest
 
 
 @dataclass(frozen=True)

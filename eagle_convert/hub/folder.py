@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import BrokenFileError, EagleConvertError, SourceError
-from .hub_errors import TooLargeError
-from .manifest import FILE as MANIFEST
-from .manifest import Manifest, decode
-from .source import open_source
+from eagle_convert.errors import BrokenFileError, EagleConvertError, SourceError
+from eagle_convert.manifest import FILE as MANIFEST
+from eagle_convert.manifest import Manifest, decode
+from eagle_convert.source import open_source
+
+from .errors import TooLargeError
 
 README = "README.md"
 FILE_LIMIT = 50 * 10**9  # what can be downloaded over plain HTTP
@@ -77,7 +78,7 @@ def read_folder(folder: Path) -> PushFolder:
         EagleConvertError: a file is not what its format promises.
         TooLargeError: a file that the hub does not serve over HTTP.
     """
-    from .inspection import inspect
+    from eagle_convert.inspection import inspect
 
     if not folder.is_dir():
         raise SourceError(f"{folder} is no folder", where=str(folder), how="give the folder that convert wrote")

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from .errors import DestinationError
+from eagle_convert.errors import DestinationError
 
 _SIBLING = re.compile(r"\.(?P<dest>.+)\.eagle-convert-(?P<kind>new|old)-\d+-[0-9a-f]{8}")
 _RENAME_EXCHANGE, _AT_FDCWD = 2, -100  # linux/fs.h, fcntl.h

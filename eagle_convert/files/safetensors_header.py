@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from eagle_convert.errors import BrokenFileError
+
 from .dtypes import DTYPES
-from .errors import BrokenFileError
 from .json_text import parse_object
 from .ranges import RangeReader
 

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eagle_convert.errors import ConfigError, HubError, UsageError
+
 from .card import license_of
 from .card_text import CardFacts
-from .errors import ConfigError, HubError, UsageError
-from .hub_client import api, headers, is_offline, repo_info
-from .hub_errors import CardError, NoSuchRepoError, NoSuchRevisionError, hub_errors
-from .hub_folder import README, PushFile, PushFolder, git_oid
+from .client import api, headers, is_offline, repo_info
+from .errors import CardError, NoSuchRepoError, NoSuchRevisionError, hub_errors
+from .folder import README, PushFile, PushFolder, git_oid
 
 if TYPE_CHECKING:
-    from .source import HubOptions
+    from eagle_convert.source import HubOptions
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import stat
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from .errors import BrokenFileError, SourceError
+from eagle_convert.errors import BrokenFileError, SourceError
 
 
 class RangeReader(ABC):

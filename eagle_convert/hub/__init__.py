@@ -1,0 +1,1 @@
+"""The hub, both ways: reading a head by byte ranges, publishing it with its evidence."""
