@@ -82,12 +82,14 @@ def convert(source: str, destination: str | Path, *, target: str | None = None, 
         check_destination(destination, sources=_paths(it), force=force)  # before gigabytes are read
         decided = plan(it.reading, it.index, it.target, Options(embeddings, head, norms), digests=True,
                        config_file=it.source.config_file or "config.json", progress=progress)
-        if decided.errors:
-            raise _refusal(decided.errors)
+        checked = it.against_manifest()
+        errors = (*(f for f in checked if f.severity == "error"), *decided.errors)
+        if errors:
+            raise _refusal(errors)
         spec = decided.spec if rope_theta is None else replace(decided.spec, rope_theta=rope_theta)
         code = None if dtype == "keep" else BY_TORCH_NAME[dtype].code
         package = pack(it, decided, spec, layout, code, allow_unfaithful)
-        job = _Job(it, decided, spec, package, _as_typed(
+        job = _Job(it, decided, checked, spec, package, _as_typed(
             embeddings=(embeddings, "auto"), head=(head, "auto"), norms=(norms, "auto"), rope_theta=(rope_theta, None),
             dtype=(dtype, "keep"), max_shard_size=(max_shard_size, None)), layout)
         digests = job.rehearse() if dry_run else job.write(destination, force, max_shard_size)
@@ -109,7 +111,8 @@ def _as_typed(**flags: tuple[Any, Any]) -> tuple[str, ...]:
 def _refusal(errors: tuple[Finding, ...]) -> EagleConvertError:
     """The first error-level finding as the exception that it stands for."""
     first = errors[0]
-    kind = {"6": BrokenFileError, "7": PairingError}.get(first.id[2], CompactionError)
+    kinds = {"EC6": BrokenFileError, "EC7": PairingError, "EC912": BrokenFileError, "EC914": PairingError}
+    kind = kinds.get(first.id) or kinds.get(first.id[:3], CompactionError)
     more = f" (and {len(errors) - 1} more: `inspect` lists them)" if len(errors) > 1 else ""
     return kind(first.message + more, where=first.where, how=first.fix)
 
@@ -117,9 +120,9 @@ def _refusal(errors: tuple[Finding, ...]) -> EagleConvertError:
 class _Job:
     """One conversion after everything is decided: the writing, and the documents about it."""
 
-    def __init__(self, it: Opened, decided: Plan, spec: DraftSpec, package: Package, options: tuple[str, ...],
-                 layout: str) -> None:
-        self.it, self.plan, self.spec, self.package = it, decided, spec, package
+    def __init__(self, it: Opened, decided: Plan, checked: list[Finding], spec: DraftSpec, package: Package,
+                 options: tuple[str, ...], layout: str) -> None:
+        self.it, self.plan, self.checked, self.spec, self.package = it, decided, checked, spec, package
         self.options, self.layout = options, layout
 
     def rehearse(self) -> dict[str, str]:
@@ -179,7 +182,7 @@ class _Job:
 
     def findings(self) -> list[Finding]:
         """Everything found, once the tensors have passed."""
-        found = [*self.plan.findings, *self.package.layout.findings, *self.it.ignored]
+        found = [*self.plan.findings, *self.package.layout.findings, *self.it.ignored, *self.checked]
         cast = [packed.out for packed in self.package.rows if packed.out and packed.out.is_cast and packed.item.source]
         if cast:
             worst = max(cast, key=lambda out: out.largest)

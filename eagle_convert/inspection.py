@@ -18,7 +18,6 @@ from .findings import Finding, finding
 from .opening import Opened, opened
 from .source import HubOptions, Source, open_source
 from .tensors import TensorIndex
-from .verification import verify_manifest
 
 if TYPE_CHECKING:
     from .tables import Progress
@@ -58,9 +57,8 @@ def exit_code(document: Mapping[str, Any]) -> int:
 
 def _describe(it: Opened, deep: bool, progress: Progress | None) -> dict[str, Any]:
     layers = it.target.number("num_hidden_layers") if it.target else None
-    theirs = (it.target.source, it.target.index) if it.target else (None, None)
     reading, extra = it.reading, [*it.ignored, *([it.mispaired] if it.mispaired else []),
-                                  *verify_manifest(it.source, it.index, *theirs, deep=deep)]
+                                  *it.against_manifest(deep=deep)]
     if reading.kind != "draft" or not reading.convertible or reading.spec is None:
         return _document(it.source, it.index, reading, None, [*reading.findings, *extra], layers)
     decided = plan(reading, it.index, it.target, config_file=it.source.config_file or "config.json",

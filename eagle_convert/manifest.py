@@ -13,6 +13,7 @@ from typing import Any
 
 from ._version import __version__
 from .errors import BrokenFileError
+from .json_text import parse_object
 
 SCHEMA = "eagle-convert/manifest/1"
 FILE = "eagle_convert.json"
@@ -91,7 +92,7 @@ def decode(data: bytes, where: str = FILE) -> Manifest:
         BrokenFileError: not JSON, another schema, or a key that is missing or of the wrong type.
     """
     try:
-        document = json.loads(data)
+        document = parse_object(data, where, error=BrokenFileError)
         if document["schema"] != SCHEMA:
             raise BrokenFileError(f"{where} is a manifest of another kind",
                                   where=f"{where}: schema '{document['schema']}', expected '{SCHEMA}'",
@@ -99,13 +100,13 @@ def decode(data: bytes, where: str = FILE) -> Manifest:
         source, target = document["source"], document["target"]
         return Manifest(
             source=Origin(str(source["id"]), _text(source["revision"]), dict(source["digests"])),
-            target=target and TargetOrigin(str(target["id"]), _text(target["revision"]), {
+            target=None if target is None else TargetOrigin(str(target["id"]), _text(target["revision"]), {
                 name: Borrowed(str(b["tensor"]), str(b["sha256"]), str(b["dtype"]), tuple(map(int, b["shape"])))
                 for name, b in target["digests"].items()}),
             algorithm=str(document["algorithm"]), dialect=str(document["dialect"]),
             ledger=_entries(document["ledger"]), findings=_entries(document["findings"]),
             options=tuple(map(str, document["options"])),
-            trained_window=document["trained_window"], version=str(document["tool_version"]))
+            trained_window=_window(document["trained_window"]), version=str(document["tool_version"]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         what = f"key {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise BrokenFileError(f"{where} is no manifest of ours", where=f"{where}: {what}",
@@ -114,6 +115,12 @@ def decode(data: bytes, where: str = FILE) -> Manifest:
 
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
+
+
+def _window(value: Any) -> int | None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise TypeError("trained_window is a number of positions")
+    return value
 
 
 def _entries(rows: Any) -> tuple[Mapping[str, Any], ...]:

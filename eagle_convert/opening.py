@@ -16,6 +16,7 @@ from .manifest import Manifest, decode
 from .pairing import Target, open_target
 from .source import HubOptions, Source, open_source
 from .tensors import TensorIndex
+from .verification import verify_manifest
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Opened:
     def ignored(self) -> tuple[Finding, ...]:
         """Files of the source that look like weights and are not read."""
         return tuple(finding("EC901", file, why=reason) for file, reason in self.source.ignored)
+
+    def against_manifest(self, *, deep: bool = False) -> list[Finding]:
+        """A compact folder held against its manifest, and the target against what the manifest borrows."""
+        theirs = (self.target.source, self.target.index) if self.target else (None, None)
+        return verify_manifest(self.source, self.index, *theirs, deep=deep)
 
 
 @contextmanager

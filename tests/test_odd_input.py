@@ -166,3 +166,34 @@ def test_an_output_bias_alone_claims_no_query_biases(tmp_path):
     assert "qkv_bias" not in config(tmp_path / "out")
     assert not engines["official"]["faithful"]
     assert not engines["vllm"]["faithful"]
+
+
+@pytest.fixture
+def compact(tmp_path, e1, fixtures_dir):
+    convert(e1, tmp_path / "compact", "--target", fixtures_dir / "plant" / "tgt")
+    return tmp_path / "compact"
+
+
+def test_a_compact_folder_beside_another_target(tmp_path, compact):
+    """The manifest records whose tables are borrowed; a second conversion must not put another target there."""
+    settings, tensors = checkpoint("tgt")
+    rolled = tensors | {"model.embed_tokens.weight": np.roll(tensors["model.embed_tokens.weight"], 1, 0)}
+    error = refused(compact, tmp_path / "out", "--target", write(tmp_path / "other", settings, rolled))
+    assert "embed_tokens.weight" in error["where"]
+    assert "tgt" in error["how"]
+
+
+def test_a_compact_folder_that_was_changed(tmp_path, compact):
+    data = bytearray((compact / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (compact / "model.safetensors").write_bytes(data)
+    assert "manifest" in refused(compact, tmp_path / "out")["what"]
+
+
+@pytest.mark.parametrize("change", [{"target": []}, {"target": {}}, {"trained_window": "64"}, {"trained_window": -1},
+                                    {"trained_window": True}, {"tool_version": "\ud800"}], ids=repr)
+def test_a_manifest_with_values_of_another_type(tmp_path, compact, change):
+    manifest = json.loads((compact / "eagle_convert.json").read_text()) | change
+    (compact / "eagle_convert.json").write_text(json.dumps(manifest))
+    assert "eagle_convert.json" in refused(compact, tmp_path / "out")["where"]
+    assert run("inspect", compact, "--json").error["how"]
