@@ -13,7 +13,7 @@ from typing import Any
 
 from ._version import __version__
 from .errors import BrokenFileError
-from .json_text import parse_object
+from .files.json_text import parse_object
 
 SCHEMA = "eagle-convert/manifest/1"
 FILE = "eagle_convert.json"

@@ -102,7 +102,7 @@ RULES: dict[str, Rule] = {
                                                  "eagle_convert.compaction", "eagle_convert.pairing",
                                                  "eagle_convert._version", "eagle_runtime"),
                                          lazy=("torch", "transformers", "vllm", "huggingface_hub")),
-    "eagle_convert.manifest": Rule(inside=(*READING, "eagle_convert._version", "eagle_convert.json_text")),
+    "eagle_convert.manifest": Rule(inside=(*READING, "eagle_convert._version", "eagle_convert.files.json_text")),
     "eagle_convert.verification": Rule(inside=(*READING, "eagle_convert.manifest")),
     # The hub: reading (source.py opens ids through hub/source.py) and publishing.
     "eagle_convert.hub.errors": Rule(inside=(ERRORS, "eagle_convert.source"), lazy=("huggingface_hub",)),
