@@ -24,10 +24,10 @@ from .norms import NormChoice
 from .opening import Opened, opened
 from .packing import Package, pack
 from .sharing import Choice
-from .source import HubOptions
+from .source import HubOptions, Source, refuse_escaping_links
 from .streams import Outgoing
 from .tables import Progress
-from .writer import OutTensor, WriteResult, write_folder
+from .writer import OutTensor, WriteResult, weight_file_names, write_folder
 
 SCHEMA = "eagle-convert/convert/1"
 LAYOUTS = FORMATS
@@ -93,13 +93,21 @@ def convert(source: str, destination: str | Path, *, target: str | None = None, 
             embeddings=(embeddings, "auto"), head=(head, "auto"), norms=(norms, "auto"), rope_theta=(rope_theta, None),
             dtype=(dtype, "keep"), max_shard_size=(max_shard_size, None)), layout)
         digests = job.rehearse() if dry_run else job.write(destination, force, max_shard_size)
-        return job.document(destination, digests, dry_run)
+        return job.document(destination, digests, dry_run, max_shard_size)
 
 
 def _paths(it: Opened) -> list[Path]:
     """The local folders that are read; DEST may not be in one of them."""
     sources = (it.source, it.target.source if it.target else None)
     return [s.path for s in sources if s is not None and s.path is not None]
+
+
+def _legal(source: Source) -> dict[str, bytes]:
+    """The source's licence files. They are copied as they are, so a link must not lead to somebody's other files."""
+    names = [name for name in source.files if _LEGAL.fullmatch(name)]
+    if source.path is not None:
+        refuse_escaping_links(source.path, source.name, names)
+    return {name: source.read_bytes(name) for name in names}
 
 
 def _as_typed(**flags: tuple[Any, Any]) -> tuple[str, ...]:
@@ -124,6 +132,9 @@ class _Job:
                  options: tuple[str, ...], layout: str) -> None:
         self.it, self.plan, self.checked, self.spec, self.package = it, decided, checked, spec, package
         self.options, self.layout = options, layout
+        self.legal = _legal(it.source)
+        self.tensors = [OutTensor(name, out.dtype, out.item.out_shape, out.chunks)
+                        for name, out in package.outgoing.items()]
 
     def rehearse(self) -> dict[str, str]:
         """Everything but the writing: each tensor is read, checked, cast and hashed."""
@@ -131,9 +142,7 @@ class _Job:
 
     def write(self, destination: Path, force: bool, max_shard_size: int | None) -> dict[str, str]:
         """Write the folder; the digest of each tensor as written."""
-        tensors = [OutTensor(name, out.dtype, out.item.out_shape, out.chunks)
-                   for name, out in self.package.outgoing.items()]
-        return write_folder(destination, tensors, self._files, force=force, max_shard_size=max_shard_size,
+        return write_folder(destination, self.tensors, self._files, force=force, max_shard_size=max_shard_size,
                             source_paths=_paths(self.it)).digests
 
     def _files(self, written: WriteResult) -> dict[str, bytes]:
@@ -141,8 +150,7 @@ class _Job:
         files = {"config.json": config.encode()}
         if self.layout == "compact":  # in another layout the file would make a reader take the folder for a compact one
             files[manifests.FILE] = self.manifest(written.digests).encode()
-        legal = [name for name in self.it.source.files if _LEGAL.fullmatch(name)]
-        return files | {name: self.it.source.read_bytes(name) for name in legal}
+        return files | self.legal
 
     def ledger(self, digests: Mapping[str, str]) -> list[dict[str, Any]]:
         """A row a tensor: ``sha256`` is of the bytes as written, of the source's for what is dropped."""
@@ -192,7 +200,8 @@ class _Job:
                 elements=f"{sum(math.prod(out.item.out_shape) for out in cast):,}", largest=f"{worst.largest:.3g}"))
         return found
 
-    def document(self, destination: Path, digests: Mapping[str, str], dry_run: bool) -> dict[str, Any]:
+    def document(self, destination: Path, digests: Mapping[str, str], dry_run: bool,
+                 max_shard_size: int | None) -> dict[str, Any]:
         outgoing = self.package.outgoing
         layers = self.it.target.number("num_hidden_layers") if self.it.target else None
         return {
@@ -200,7 +209,8 @@ class _Job:
             "algorithm": self.spec.algorithm, "dialect": self.it.reading.dialect, "ledger": self.ledger(digests),
             "bytes": {"source": self.plan.source_bytes, "destination": sum(map(_written, outgoing.values()))},
             "findings": [f.document() for f in self.findings()],
-            "engines": engines(self.spec, outgoing, self.package.layout.config, num_target_layers=layers),
+            "engines": engines(self.spec, outgoing, self.package.layout.config,
+                               weight_file_names(self.tensors, max_shard_size), layers),
             "dry_run": dry_run}
 
 

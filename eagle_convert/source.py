@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -167,7 +167,7 @@ def _open_local(ref: str, path: Path) -> Source:
         raise SourceError(f"{path.name} is not a weight file", where=f"{ref}: endings read are "
                           f"{', '.join(_WEIGHT_ENDINGS)}", how=f"give the folder: {folder}")
     if weights.index_file:
-        opener.refuse_escaping_links(weights.index_file, weights.files)
+        refuse_escaping_links(folder, weights.index_file, weights.files)
     if path.is_dir() and not weights.files:
         _refuse_run_folder(name, subfolders)
     config_file = _config_file(folder, name, files)
@@ -232,16 +232,20 @@ class _LocalFolder:
             return LocalFile(self._folder.resolve().parent / "config.json", file)
         return LocalFile(self._folder / file, file)
 
-    def refuse_escaping_links(self, index_file: str, shards: tuple[str, ...]) -> None:
-        """An index comes from elsewhere: what it names must lie in the folder also after following links.
 
-        In the hub's cache every file of a snapshot is a link into the repository's ``blobs``; that is no escape.
-        """
-        root = self._folder.resolve()
-        allowed = [root] + ([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])
-        for shard in shards:
-            real = (self._folder / shard).resolve()
-            if not any(real.is_relative_to(a) for a in allowed):
-                raise SourceError(f"{index_file} names a link that leaves its folder",
-                                  where=f"{index_file}: '{shard}' leads to '{real}'",
-                                  how="nothing was read from there; put the file itself into the folder")
+def refuse_escaping_links(folder: Path, named_by: str, files: Iterable[str]) -> None:
+    """What a checkpoint names, or carries along, must lie in its folder also after following links.
+
+    In the hub's cache every file of a snapshot is a link into the repository's ``blobs``; that is no escape.
+
+    Raises:
+        SourceError: a file of ``files`` leads elsewhere; nothing was read from there.
+    """
+    root = folder.resolve()
+    allowed = [root] + ([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])
+    for file in files:
+        real = (folder / file).resolve()
+        if not any(real.is_relative_to(a) for a in allowed):
+            raise SourceError(f"{named_by} names a link that leaves its folder",
+                              where=f"{named_by}: '{file}' leads to '{real}'",
+                              how="nothing was read from there; put the file itself into the folder")

@@ -127,6 +127,11 @@ def write_folder(dest: str | Path, plan: Sequence[OutTensor],
     return WriteResult(digests, nbytes, sizes | {name: len(data) for name, data in further.items()})
 
 
+def weight_file_names(plan: Sequence[OutTensor], max_shard_size: int | None = None) -> tuple[str, ...]:
+    """The weight files that :func:`write_folder` makes of a plan."""
+    return tuple(shard.file for shard in _shards(plan, max_shard_size))
+
+
 def _shards(plan: Sequence[OutTensor], limit: int | None) -> list[_Shard]:
     """Group the tensors by name into files of at most ``limit`` tensor bytes."""
     names = [t.name for t in plan]

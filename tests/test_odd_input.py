@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -197,3 +198,26 @@ def test_a_manifest_with_values_of_another_type(tmp_path, compact, change):
     (compact / "eagle_convert.json").write_text(json.dumps(manifest))
     assert "eagle_convert.json" in refused(compact, tmp_path / "out")["where"]
     assert run("inspect", compact, "--json").error["how"]
+
+
+def test_a_licence_that_is_a_link_out_of_the_folder(tmp_path, e1):
+    """It would be copied, and published with the head: a cloned repository could name any file of its user's."""
+    shutil.copytree(e1, tmp_path / "in")
+    (tmp_path / "secret").write_text("mine")
+    (tmp_path / "in" / "LICENSE").symlink_to(tmp_path / "secret")
+    assert "LICENSE" in refused(tmp_path / "in", tmp_path / "out")["where"]
+
+
+def test_a_licence_that_is_a_link_to_nothing(tmp_path, e1):
+    shutil.copytree(e1, tmp_path / "in")
+    (tmp_path / "in" / "NOTICE").symlink_to("nowhere")
+    ran = shell(f"$EC convert {tmp_path / 'in'} out", tmp_path)
+    assert ran.returncode == 1
+    assert "Traceback" not in ran.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_shards_are_not_for_the_official_loader(tmp_path, e1):
+    for size, loads in (("20KB", False), ("1GB", True)):
+        engines = convert(e1, tmp_path / size, "--max-shard-size", size).document["engines"]
+        assert (engines["official"]["loads"], engines["vllm"]["loads"]) == (loads, True)

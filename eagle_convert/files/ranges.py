@@ -55,6 +55,8 @@ class LocalFile(RangeReader):
         SourceError: absent, not a regular file, or unreadable.
     """
 
+    _fd = -1  # also where opening fails
+
     def __init__(self, path: Path, name: str | None = None) -> None:
         self.name = name or path.name
         try:
