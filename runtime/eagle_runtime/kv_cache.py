@@ -59,9 +59,12 @@ class KVCache:
         Where a slot stands twice in one lane, one of the two rows stays; which one is not defined.
         """
         index = self._index(slots)
-        # a compiler wants to see that all of these are one storage
-        parts = self.rows[layer].unbind(1) if torch.compiler.is_compiling() else self._parts[layer]
-        for part, new in zip(parts, (k, v), strict=True):
+        if torch.compiler.is_compiling():
+            # whole rows of the one storage: anything less a compiler turns into a copy of all of it
+            both = torch.stack((k.transpose(1, 2), v.transpose(1, 2)), 2).flatten(0, 1)
+            self.rows.flatten(0, 1).index_copy_(0, index + layer * self.rows.shape[1], both)
+            return
+        for part, new in zip(self._parts[layer], (k, v), strict=True):
             part.index_copy_(0, index, new[0].transpose(0, 1) if self.lanes == 1 else new.transpose(1, 2).flatten(0, 1))
 
     def view(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
