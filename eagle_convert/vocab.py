@@ -79,7 +79,7 @@ def integers(values: NDArray[Any], where: str, what: str = "table") -> Ids:
         raise BrokenFileError(f"the {what} is no list of integers",
                               where=f"{where}: {values.dtype} {list(values.shape)}, expected int64 [draft vocabulary]",
                               how="fetch the file again, or give the ids with --token-map")
-    if values.dtype.kind == "u" and values.max(initial=0) > np.iinfo(np.int64).max:
+    if values.dtype.kind == "u" and int(values.max(initial=0)) > np.iinfo(np.int64).max:  # numpy 1 compares as floats
         raise BrokenFileError(f"the {what} holds an integer beyond int64", where=f"{where}: {values.max()}",
                               how="fetch the file again, or give the ids with --token-map")
     return values.astype(np.int64)
