@@ -46,7 +46,7 @@ nightly: $(DEV) smollm2  ## long kill, fuzz and fault runs
 	$(PYTEST) $(SPREAD) -m nightly $(PYTEST_ARGS)
 
 fuzz: $(DEV)  ## ten minutes of mutated headers, indexes, configs and vocabulary tables
-	EAGLE_FUZZ_SECONDS=600 $(PYTEST) tests/test_fuzz.py tests/test_fuzz_commands.py $(PYTEST_ARGS)
+	EAGLE_FUZZ_SECONDS=600 $(PYTEST) -n 2 --dist loadfile tests/test_fuzz.py tests/test_fuzz_commands.py $(PYTEST_ARGS)
 
 lint: $(DEV)  ## ruff and mypy (strict)
 	$(BIN)/ruff check .
