@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from eagle_convert.errors import UsageError
 from eagle_runtime.config import Sampling, TreeShape
 
 from .options import Options
@@ -47,10 +48,20 @@ def settings_of_replay(options: Options, name: str, trace: Trace, method: str | 
 
 
 def fresh_settings(options: Options, method: str, dtype: str, stop_ids: Sequence[int]) -> Settings:
-    """The settings of a run without a replayed file: the contract's defaults, and what is given."""
+    """The settings of a run without a replayed file: the contract's defaults, and what is given.
+
+    Raises UsageError where not one step could count: such a run costs minutes and decides nothing.
+    """
     base = Settings(method, TreeShape.chain(DEFAULT_DRAFT_TOKENS), sampling=Sampling(), dtype=dtype,
                     eos_token_ids=tuple(stop_ids))
-    return settings_given(options, base)
+    settings = settings_given(options, base)
+    least = settings.shape.deepest + 2  # a step counts if root + k + 1 < max_new_tokens
+    if settings.max_new_tokens < least:
+        raise UsageError("no step can count: the length limit could cut each short",
+                         where=f"steps {settings.shape.deepest} drafts deep, --max-new-tokens "
+                               f"{settings.max_new_tokens}, expected at least {least}",
+                         how="give more --max-new-tokens, or draft less deep")
+    return settings
 
 
 def prompts_of_replay(options: Options, name: str, trace: Trace, target: Path | None) -> Prompts:

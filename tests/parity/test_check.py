@@ -225,6 +225,7 @@ def test_dtype_and_seed_that_differ_are_warnings(right):
     ({"baseline_server": "http://127.0.0.1:1"}, UsageError, "--baseline-server"),
     ({"draft_tokens": 4, "tree": "60,7,10"}, UsageError, "exclude each other"),
     ({"draft_tokens": 0}, UsageError, "0 drafts"),
+    ({"draft_tokens": 23}, UsageError, "no step can count"),
     ({"tree": "60,7"}, UsageError, "three whole numbers"),
     ({"tree": "999,1,4"}, UsageError, "cannot be grown"),
     ({"tree_choices": "absent"}, UsageError, "no tree and no file"),
