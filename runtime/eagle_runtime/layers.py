@@ -57,8 +57,8 @@ def can_pack(weight: Tensor) -> bool:
 
 
 #: oneDNN multiplies a packed weight with four or five rows faster than with one to three: by a quarter, measured. For
-#: weights of so many elements that is worth the padding (a head, not a layer's products).
-FULL_ROWS, LARGE = 4, 1 << 22
+#: weights of so many elements that is worth the padding.
+FULL_ROWS, LARGE = 4, 1 << 18
 
 _PACKED: WeakValueDictionary[int, Linear] = WeakValueDictionary()
 _numbers = count()

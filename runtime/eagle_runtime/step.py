@@ -22,7 +22,7 @@ from .config import Sampling
 from .draft import Draft
 from .kv_cache import KVCache
 from .target import Target
-from .tree import Candidates, Grower, StaticTree, best, causal_table, spread, window
+from .tree import Candidates, Grower, StaticTree, argmax, best, causal_table, spread, window
 
 
 class Stages:
@@ -94,7 +94,7 @@ class Stages:
         logits = self._target.head(hidden)
         b.bad[:, 0].copy_(_not_finite(hidden))
         if self._sampling.greedy:
-            b.choice.copy_(logits.argmax(-1))
+            b.choice.copy_(argmax(logits))
         else:
             b.logits.copy_(logits)
 

@@ -16,6 +16,7 @@ from eagle_runtime.tree import (
     Rows,
     Tree,
     additive,
+    argmax,
     best,
     causal_table,
     grower,
@@ -190,6 +191,21 @@ def test_scores_are_log_probabilities() -> None:
     assert torch.allclose(logp, expected.values, atol=1e-6)
     assert best(logits, 1, False)[0].squeeze(-1).tolist() == logits.argmax(-1).tolist()
     assert math.isclose(float(best(logits, 1, True)[1].exp().max()), float(logits.softmax(-1).max()), rel_tol=1e-5)
+
+
+@pytest.mark.parametrize("vocab", [320, 4096, 4096 + 1])
+@pytest.mark.parametrize("top", [1, 3, 10])
+def test_the_best_are_found_in_blocks(vocab: int, top: int) -> None:
+    """The same as argmax and topk over the whole vocabulary; of equal ones the first is the argmax."""
+    logits = torch.randn(2, 3, vocab, generator=torch.Generator().manual_seed(vocab)) * 4
+    assert torch.equal(best(logits, top, False)[0], logits.topk(top).indices)
+    ids, logp = best(logits, top, True)
+    expected = logits.log_softmax(-1).topk(top)
+    assert torch.equal(ids, expected.indices)
+    assert torch.equal(logp, expected.values)
+    few = torch.randint(0, 3, (4, vocab)).float()
+    assert torch.equal(argmax(few), few.argmax(-1))
+    assert torch.equal(few.gather(1, best(few.unsqueeze(0), top, False)[0][0]), few.topk(top).values)
 
 
 def test_more_candidates_than_tokens() -> None:
