@@ -364,10 +364,11 @@ def argmax(logits: Tensor) -> Tensor:
     """[..., V] -> [...] int64, the first of equal ones, as ``torch.argmax``."""
     if not _in_blocks(logits, 1):
         return logits.argmax(-1)
-    blocks = logits.unflatten(-1, (-1, BLOCK))
+    blocks = logits.reshape(*logits.shape[:-1], -1, BLOCK)
     block = blocks.amax(-1).argmax(-1, keepdim=True)
     inside = blocks.gather(-2, block.unsqueeze(-1).expand(*block.shape, BLOCK)).squeeze(-2).argmax(-1)
-    return block.squeeze(-1) * BLOCK + inside
+    found: Tensor = block.squeeze(-1) * BLOCK + inside
+    return found
 
 
 def _topk(scores: Tensor, top: int) -> tuple[Tensor, Tensor]:
@@ -376,7 +377,7 @@ def _topk(scores: Tensor, top: int) -> tuple[Tensor, Tensor]:
         values, ids = scores.topk(top, -1)
         return values, ids
     # the best stand in the blocks whose own best are the best
-    blocks = scores.unflatten(-1, (-1, BLOCK))
+    blocks = scores.reshape(*scores.shape[:-1], -1, BLOCK)
     chosen = blocks.amax(-1).topk(top, -1).indices.sort(-1).values
     some = blocks.gather(-2, chosen.unsqueeze(-1).expand(*chosen.shape, BLOCK)).flatten(-2)
     values, at = some.topk(top, -1)
