@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,9 @@ def command(out: Output, candidate: str, **options: Any) -> int:
     token must be the target's own. Then the steps of both sides are compared, and the acceptance lengths where they
     differ.
     """
+    # Read when torch loads. Threads that spin while they wait fight over the cores of a busy machine: a verification of
+    # 10 ms was seen to take 300.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from eagle_convert.parity.check import parity_check
 
     report = parity_check(candidate, progress=out.progress, **options)
