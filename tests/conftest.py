@@ -44,12 +44,3 @@ def engine_python() -> Callable[[str], Path]:
         return python
 
     return find
-
-
-@pytest.fixture(scope="session")
-def eagle_repo() -> Path:
-    """A checkout of SafeAILab/EAGLE, which no registry carries: named by ``EAGLE_REPO``, else the test is skipped."""
-    named = os.environ.get("EAGLE_REPO")
-    if not named:
-        pytest.skip("EAGLE_REPO names no checkout of SafeAILab/EAGLE")
-    return Path(named)
