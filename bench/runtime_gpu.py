@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "runtime")]
 
 import torch  # noqa: E402
 from machine import describe  # noqa: E402
-from roofline import bandwidth, step_work  # noqa: E402
+from roofline import bandwidth, nbytes, step_products  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
@@ -153,9 +153,9 @@ def main() -> None:
     for name in args.shapes.split(","):
         shape = SHAPES[name]
         plan = grower(shape, draft_spec.draft_vocab_size, dtype, device)
-        work = step_work(target_spec, draft_spec, plan, (args.prompt + args.max_new_tokens // 2) * args.lanes,
-                         dtype.itemsize)
-        rows: dict[str, Any] = {"bytes": work.nbytes, "bytes_ms": round(work.nbytes / speed * 1e3, 4)}
+        moved = nbytes(step_products(target_spec, draft_spec, plan,
+                                     (args.prompt + args.max_new_tokens // 2) * args.lanes), dtype.itemsize)
+        rows: dict[str, Any] = {"bytes": moved, "bytes_ms": round(moved / speed * 1e3, 4)}
         for runner in args.runners.split(","):
             try:
                 chosen = GraphRunner(device, inner=CompiledRunner(device)) if runner == "graph-compiled" else runner

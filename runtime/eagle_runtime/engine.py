@@ -32,7 +32,8 @@ from .step import Stages, reach
 from .target import Target, check_finite, short
 from .tree import grower
 
-#: KV buckets: the visible slots of a step are this times a power of two.
+#: KV buckets: the visible slots of a step are this times a power of two; eight sizes an octave where a stage needs no
+#: preparation.
 SMALLEST_BUCKET = 64
 
 
@@ -115,6 +116,7 @@ class SpeculativeEngine:
         device = target.device
         self.runner = make_runner(runner, device, debug=debug) if isinstance(runner, str) else runner
         self._plan = grower(self.shape, draft.spec.draft_vocab_size, target.dtype, device)
+        self._verifier = target.for_rows(lanes * self._plan.nodes)
         self._width = self._plan.deepest + 1
         states = len(draft.taps) * target.spec.hidden_size or target.spec.hidden_size
         self._buffers = Buffers.allocate(lanes, self._plan, states, target.spec.vocab_size,
@@ -123,7 +125,7 @@ class SpeculativeEngine:
                                   int(device.type == "cuda" if pipelined is None else pipelined))
         self._caches: tuple[KVCache, KVCache] | None = None
         self._ready: dict[tuple[int, int], tuple[Stages, list[Callable[[], None]]]] = {}
-        self._audited: set[tuple[int, int]] = set()
+        self._audited: set[int] = set()
         self._syncs: list[str] = []
         self._busy = False
         self.timings = Timings()
@@ -244,10 +246,11 @@ class SpeculativeEngine:
                 work.under_way += 1
                 if work.generator is not None:
                     self._buffers.uniforms[i].uniform_(generator=work.generator)
-        key = used, _bucket(longest + reach(self._plan), SMALLEST_BUCKET)
+        slots = longest + reach(self._plan)
+        key = used, _bucket(slots, SMALLEST_BUCKET) if self.runner.prepared else _fine_bucket(slots)
         stages, calls = self._stages(key)
-        if key not in self._audited and self.runner.name == "eager":
-            self._audited.add(key)
+        if used not in self._audited and self.runner.name == "eager":
+            self._audited.add(used)
             calls = [partial(self._audit, call) for call in calls]
         return self._pipeline.launch(calls, stages.buffers.result)
 
@@ -306,7 +309,7 @@ class SpeculativeEngine:
             used, slots = key
             buffers = self._buffers.narrow(used)
             target_cache, draft_cache = (cache.narrow(0, used, slots) for cache in self._caches)
-            stages = Stages(self.target, self.draft, self._plan, buffers, target_cache, draft_cache, slots,
+            stages = Stages(self._verifier, self.draft, self._plan, buffers, target_cache, draft_cache, slots,
                             self.sampling, stale_kv="stale-kv" in self._faults,
                             token_shift="token-shift" in self._faults)
 
@@ -354,6 +357,12 @@ def _bucket(n: int, smallest: int) -> int:
     while smallest < n:
         smallest *= 2
     return smallest
+
+
+def _fine_bucket(n: int) -> int:
+    """The next multiple of an eighth of n's octave (of half the smallest bucket at least)."""
+    unit = max(SMALLEST_BUCKET // 2, _bucket(n, SMALLEST_BUCKET) // 8)
+    return -(-n // unit) * unit
 
 
 def _cut(output: list[int], max_new: int, stops: frozenset[int]) -> list[int]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -17,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import huge_pages
+from . import cpu, huge_pages
 from .config import EagleRuntimeError
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -56,9 +57,8 @@ def can_pack(weight: Tensor) -> bool:
             and hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and hasattr(torch.ops.mkldnn, "_linear_pointwise"))
 
 
-#: oneDNN multiplies a packed weight with four or five rows faster than with one to three: by a quarter, measured. For
-#: weights of so many elements that is worth the padding.
-FULL_ROWS, LARGE = 4, 1 << 18
+#: From so many elements on it matters which of a CPU's products is taken (``cpu.py``).
+LARGE = 1 << 18
 
 _PACKED: WeakValueDictionary[int, Linear] = WeakValueDictionary()
 _numbers = count()
@@ -95,11 +95,26 @@ class Linear:
         self.packed = pack and can_pack(weight)
         self.out_features = weight.shape[0]
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self.packed else weight
+        self._reordered: cpu.Reordered | None = None
+        self._register()
+        if self.packed and hasattr(torch.ops.mkldnn, "data_ptr"):
+            huge_pages.collapse(torch.ops.mkldnn.data_ptr(self._weight), weight.numel() * weight.element_size())
+
+    def _register(self) -> None:
         self._number = next(_numbers)
         if self.packed:
             _PACKED[self._number] = self
-            if hasattr(torch.ops.mkldnn, "data_ptr"):
-                huge_pages.collapse(torch.ops.mkldnn.data_ptr(self._weight), weight.numel() * weight.element_size())
+
+    def for_rows(self, rows: int) -> Linear:
+        """The same map, quickest for just ``rows`` rows: a second copy of the weight where ``cpu.py`` knows better than
+        oneDNN, else this one. Other numbers of rows are multiplied as ever."""
+        weight = self._weight
+        if not self.packed or weight.numel() < LARGE or not cpu.prefers_mkl(rows, weight.numel()):
+            return self
+        twin = copy(self)
+        twin._reordered = cpu.Reordered.of(weight.to_dense(), rows)
+        twin._register()
+        return twin
 
     @property
     def weight(self) -> Tensor:
@@ -117,8 +132,10 @@ class Linear:
     def product(self, x: Tensor) -> Tensor:
         """``x @ weight.T + bias`` of a packed weight, by oneDNN itself."""
         rows = x.numel() // x.shape[-1]
-        if rows < FULL_ROWS and self.out_features * x.shape[-1] >= LARGE:  # zeros below: four rows are quicker than one
-            few = F.pad(x.reshape(rows, x.shape[-1]), (0, 0, 0, FULL_ROWS - rows))
+        if self._reordered is not None and rows == self._reordered.rows:
+            return self._reordered.product(x, self.bias)
+        if rows < cpu.full_rows() and self.out_features * x.shape[-1] >= LARGE:
+            few = F.pad(x.reshape(rows, x.shape[-1]), (0, 0, 0, cpu.full_rows() - rows))
             return self._product(few)[:rows].view(*x.shape[:-1], self.out_features)
         return self._product(x)
 
@@ -255,6 +272,12 @@ class Attention:
         self.q_norm, self.k_norm = q_norm, k_norm
         self.scale = head_dim ** -0.5
 
+    def for_rows(self, rows: int) -> Attention:
+        """See :meth:`Linear.for_rows`."""
+        twin = copy(self)
+        twin.qkv, twin.o = self.qkv.for_rows(rows), self.o.for_rows(rows)
+        return twin
+
     def __call__(self, x: Tensor, at: Pass) -> Tensor:
         b, t, _ = x.shape
         nh, nkv = self.heads, self.kv_heads
@@ -275,6 +298,12 @@ class MLP:
     def __init__(self, gate_up: Linear, down: Linear, act: str) -> None:
         self.gate_up, self.down, self.act = gate_up, down, ACTIVATIONS[act]
 
+    def for_rows(self, rows: int) -> MLP:
+        """See :meth:`Linear.for_rows`."""
+        twin = copy(self)
+        twin.gate_up, twin.down = self.gate_up.for_rows(rows), self.down.for_rows(rows)
+        return twin
+
     def __call__(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, -1)
         return self.down(self.act(gate) * up)
@@ -289,6 +318,10 @@ class Experts:
 
     def __init__(self, router: Linear, experts: list[MLP], chosen: int) -> None:
         self.router, self.experts, self.chosen = router, experts, chosen
+
+    def for_rows(self, rows: int) -> Experts:
+        """See :meth:`Linear.for_rows`."""
+        return Experts(self.router, [expert.for_rows(rows) for expert in self.experts], self.chosen)
 
     def __call__(self, x: Tensor) -> Tensor:
         probs = torch.softmax(self.router(x).float(), -1)
@@ -309,6 +342,10 @@ class Block:
     mlp: MLP | Experts
     post_norm: RMSNorm
     input_norm: RMSNorm | None
+
+    def for_rows(self, rows: int) -> Block:
+        """See :meth:`Linear.for_rows`."""
+        return replace(self, attention=self.attention.for_rows(rows), mlp=self.mlp.for_rows(rows))
 
     def __call__(self, x: Tensor, at: Pass) -> Tensor:
         x = x + self.attention(x if self.input_norm is None else self.input_norm(x), at)

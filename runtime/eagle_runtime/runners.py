@@ -25,11 +25,12 @@ class Runner:
     """Runs a stage as it is; the base of the others.
 
     Attributes:
-        ahead: whether callables must be prepared before live state is in the buffers (``wrap`` runs them).
+        prepared: whether ``wrap`` does work that the first call pays (compiling, recording, capturing).
+        ahead: whether that must happen before live state is in the buffers (``wrap`` runs the callables).
     """
 
     name = "eager"
-    ahead = False
+    prepared = ahead = False
 
     def __init__(self, device: torch.device, *, debug: bool = False) -> None:
         self.device, self.debug = device, debug
@@ -53,6 +54,7 @@ class CompiledRunner(Runner):
     """``torch.compile`` in its default mode; a stage that does not compile as one piece is an error."""
 
     name = "compiled"
+    prepared = True
 
     def wrap(self, key: Hashable, call: Call, addresses: Callable[[], Mapping[str, int]]) -> Call:
         compiled: Call = torch.compile(_own_code(call), fullgraph=True, dynamic=False)
@@ -76,7 +78,7 @@ class GraphRunner(Runner):
     """
 
     name = "graph"
-    ahead = True
+    prepared = ahead = True
 
     def __init__(self, device: torch.device, *, debug: bool = False, inner: Runner | None = None) -> None:
         if device.type != "cuda" or not torch.cuda.is_available():
@@ -121,6 +123,7 @@ class RecordedRunner(Runner):
     """
 
     name = "recorded"
+    prepared = True
 
     def wrap(self, key: Hashable, call: Call, addresses: Callable[[], Mapping[str, int]]) -> Call:
         tape: list[_Operation] = []

@@ -39,7 +39,7 @@ def test_a_steps_work_is_its_weights_once_a_pass() -> None:
     for head, shape in (("e1", TreeShape.chain(4)), ("e3", TreeShape.dynamic(12, 3, 3))):
         target, draft = pair("plant", head)
         plan = grower(shape, draft.spec.draft_vocab_size, torch.float32, torch.device("cpu"))
-        work = roofline.step_work(target.spec, draft.spec, plan, 0, 4)
+        step = roofline.step_products(target.spec, draft.spec, plan, 0)
         of_target, of_draft = (sum(w.numel() for w in products(m)) for m in (target, draft))
         fc = draft.fc.weight.numel()
         passes = 1 + len(plan.passes)
@@ -47,16 +47,17 @@ def test_a_steps_work_is_its_weights_once_a_pass() -> None:
             expected = of_target + passes * (of_draft + target.head_weight.numel())
         else:
             expected = of_target + passes * (of_draft - fc) + fc
-        assert work.nbytes == 4 * expected
-        one = roofline.step_work(target.spec, draft.spec, plan, 10, 4)
-        assert one.nbytes - work.nbytes == 4 * 10 * 2 * 32 * (8 + passes)
-        assert one.flops == work.flops > 2 * plan.nodes * of_target
+        assert roofline.nbytes(step, 4) == 4 * expected
+        one = roofline.step_products(target.spec, draft.spec, plan, 10)
+        assert roofline.nbytes(one, 4) - roofline.nbytes(step, 4) == 4 * 10 * 2 * 32 * (8 + passes)
+        assert [part.rows for part in step] == [plan.deepest + 1, 1, *plan.passes, plan.nodes]
+        assert step[-1].flops == 2 * plan.nodes * of_target
 
 
 def test_rates_are_measured() -> None:
     cpu = torch.device("cpu")
     assert 1e8 < roofline.bandwidth(cpu, 1 << 20, 3) < 1e13
-    assert 1e7 < roofline.product_rate(cpu, torch.float32, 5, [(64, 64)], 3) < 1e14
+    assert 1e7 < roofline.product_rate(cpu, torch.float32, roofline.Products(5, ((64, 64),)), 3) < 1e14
 
 
 def test_the_gpu_script_runs_on_a_cpu() -> None:
