@@ -17,9 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ import torch  # noqa: E402
 from machine import describe  # noqa: E402
 from roofline import bandwidth, nbytes, product_rate, step_products  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
+from worker import launch  # noqa: E402
 
 from eagle_convert.dialects import read  # noqa: E402
 from eagle_convert.source import open_source  # noqa: E402
@@ -65,21 +64,6 @@ def interpreters(args: argparse.Namespace) -> dict[str, tuple[Path, str | None]]
     if found["official"][1] is None and not args.eagle_repo:
         found["official"] = args.official_python, "EAGLE_REPO names no checkout of SafeAILab/EAGLE"
     return found
-
-
-def run(engine: str, python: Path, work: dict[str, Any]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="bench-runtime-") as folder:
-        work = {**work, "result": str(Path(folder) / "result.json")}
-        job = Path(folder) / "job.json"
-        job.write_text(json.dumps(work))
-        env = {**os.environ, "OMP_NUM_THREADS": str(work["threads"]), "PYTHONPATH": str(ROOT / "bench")}
-        print(f"{engine} …", file=sys.stderr, flush=True)
-        done = subprocess.run([str(python), str(ROOT / "bench" / f"worker_{engine}.py"), str(job)], env=env,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        if done.returncode:
-            return {"failed": done.stderr.strip().splitlines()[-5:]}
-        result: dict[str, Any] = json.loads(Path(work["result"]).read_text())
-        return result
 
 
 def bound(shape: TreeShape, args: argparse.Namespace, head: Path, target: Path) -> dict[str, float]:
@@ -163,7 +147,7 @@ def main() -> None:
             if engine == "transformers" and plain:
                 result["engines"][engine] = plain
                 continue
-            result["engines"][engine] = {"left_out": why} if why else run(engine, python, job)
+            result["engines"][engine] = {"left_out": why} if why else launch(engine, python, job)
         plain = result["engines"].get("transformers", {})
         if "steps_per_second" in result["engines"]["bundled"]:
             result["against"] = compare(name, result)

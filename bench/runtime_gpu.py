@@ -3,9 +3,10 @@
     python bench/runtime_gpu.py                       chain K = 4 and tree 60/7/10, one stream
     python bench/runtime_gpu.py --lanes 8 --save      also writes bench/results/runtime_gpu.json
     python bench/runtime_gpu.py --tiny                a tiny shape, on a CPU too: the script itself is what is tested
+    EAGLE_REPO=path python bench/runtime_gpu.py --official-python .engines/official/bin/python
+                                                      the official implementation too, on the same weights (one lane)
 
-The weights are PLANT's (``fixtures/plant.py``), made on the device: the target says perm(last token), the EAGLE-1 head
-knows it, every draft of a chain is accepted, so each step moves as many rows as it can. Nothing is downloaded.
+The weights are PLANT's (``plant_weights.py``), made on the device. Nothing is downloaded.
 
 Given beside each step time: the bytes a step must move over the bandwidth measured here, and the calls that make the
 host wait inside a step, as the profiler sees them (there must be none; closing the profiler itself waits once).
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -25,11 +27,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "runtime")]
 
 import torch  # noqa: E402
 from machine import describe  # noqa: E402
+from plant_weights import Plant, specs  # noqa: E402
 from roofline import bandwidth, nbytes, step_products  # noqa: E402
-from torch import Tensor  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
+from worker import launch  # noqa: E402
 
-from eagle_runtime.config import DraftSpec, EagleRuntimeError, TargetSpec, TreeShape  # noqa: E402
+from eagle_runtime.config import EagleRuntimeError, TreeShape  # noqa: E402
 from eagle_runtime.draft import Draft  # noqa: E402
 from eagle_runtime.engine import SpeculativeEngine  # noqa: E402
 from eagle_runtime.pipeline import Timings  # noqa: E402
@@ -42,56 +45,6 @@ BUDGET = 1.2
 #: What makes the host wait, by the names the profiler gives.
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "aten::item",
          "aten::_local_scalar_dense", "aten::nonzero")
-
-
-def specs(tiny: bool) -> tuple[TargetSpec, DraftSpec]:
-    h, i, layers, nh, nkv, hd, v = (64, 128, 2, 2, 1, 32, 320) if tiny else (4096, 14336, 32, 32, 8, 128, 128256)
-    target = TargetSpec("llama", h, i, layers, nh, nkv, hd, v, 1e-5, 8192, rope_theta=500000.0)
-    draft = DraftSpec("eagle", h, h, i, 1, nh, nkv, hd, v, v, 1e-5, 2048, rope_theta=500000.0)
-    return target, draft
-
-
-class Plant:
-    """PLANT's weights by canonical name, on ``device``."""
-
-    def __init__(self, spec: TargetSpec, device: torch.device, dtype: torch.dtype) -> None:
-        self.spec, self.device, self.dtype = spec, device, dtype
-        self.random = torch.Generator(device).manual_seed(1)
-        self.rows = torch.nn.functional.normalize(self.normal(spec.vocab_size, spec.hidden_size).float(), dim=-1)
-        # one cycle over all ids from 3 on: a walk never meets the first three
-        order = torch.randperm(spec.vocab_size - 3, generator=self.random, device=device) + 3
-        self.after = torch.arange(spec.vocab_size, device=device)
-        self.after[order] = order.roll(-1)
-
-    def normal(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self.random, device=self.device, dtype=self.dtype)
-
-    def target(self, name: str) -> Tensor:
-        s = self.spec
-        if name == "embed_tokens.weight":
-            return (0.01 * self.rows).to(self.dtype)
-        if name == "lm_head.weight":
-            head = torch.empty_like(self.rows)
-            head[self.after] = self.rows
-            return head.to(self.dtype)
-        return self.layer(name, s.hidden_size)
-
-    def draft(self, name: str) -> Tensor:
-        h = self.spec.hidden_size
-        if name == "fc.weight":
-            return torch.cat((torch.eye(h), torch.zeros(h, h)), 1).to(self.device, self.dtype)
-        return self.layer(name, h)
-
-    def layer(self, name: str, h: int) -> Tensor:
-        """Norms of ones; o_proj and down_proj zero, so that the residual stream is the embedding."""
-        s = self.spec
-        if name.endswith("norm.weight"):
-            return torch.ones(h, device=self.device, dtype=self.dtype)
-        q, kv = s.num_attention_heads * s.head_dim, s.num_key_value_heads * s.head_dim
-        rows, cols = {"q": (q, h), "k": (kv, h), "v": (kv, h), "o": (h, q), "gate": (s.intermediate_size, h),
-                      "up": (s.intermediate_size, h), "down": (h, s.intermediate_size)}[name.split(".")[-2][:-5]]
-        zero = name.endswith(("o_proj.weight", "down_proj.weight"))
-        return torch.zeros(rows, cols, device=self.device, dtype=self.dtype) if zero else 0.02 * self.normal(rows, cols)
 
 
 def measure(engine: SpeculativeEngine, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
@@ -124,6 +77,19 @@ def waits(engine: SpeculativeEngine) -> dict[str, int]:
     return {name: seen.get(name, 0) for name in WAITS}
 
 
+def official(args: argparse.Namespace, shape: TreeShape, device: torch.device, dtype: torch.dtype,
+             prompt: list[int]) -> dict[str, Any]:
+    """The official implementation's steps, each with its share of the prefill, on the same weights."""
+    if args.lanes > 1:
+        return {"left_out": "it has one lane"}
+    if not (args.official_python and args.eagle_repo):
+        return {"left_out": "say --official-python and --eagle-repo (EAGLE_REPO)"}
+    return launch("official_gpu", args.official_python, {
+        "repo": args.eagle_repo, "tiny": args.tiny, "device": str(device), "dtype": str(dtype).removeprefix("torch."),
+        "total_token": shape.total_token, "depth": shape.depth, "top_k": shape.top_k, "prompts": [prompt] * 3,
+        "max_new_tokens": args.max_new_tokens, "threads": torch.get_num_threads()})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="a tiny shape, on the CPU where there is no GPU")
@@ -132,6 +98,8 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--prompt", type=int, default=64, help="tokens of each prompt")
     parser.add_argument("--max-new-tokens", type=int, default=256)
+    parser.add_argument("--official-python", type=Path, help="an interpreter with torch and transformers 4.53.1")
+    parser.add_argument("--eagle-repo", default=os.environ.get("EAGLE_REPO"), help="a checkout of SafeAILab/EAGLE")
     parser.add_argument("--save", action="store_true", help="write bench/results/runtime_gpu.json")
     args = parser.parse_args()
     if not torch.cuda.is_available() and not args.tiny:
@@ -166,6 +134,11 @@ def main() -> None:
                 continue
             rows[runner]["over_bytes"] = round(rows[runner]["step_ms"] / rows["bytes_ms"], 3)
             rows[runner]["waits"] = waits(engine)
+        rows["official"] = official(args, shape, device, dtype, prompts[0])
+        for runner in args.runners.split(","):
+            if "step_ms" in rows[runner] and "ms_per_step" in rows["official"]:
+                rows[runner]["steps over official"] = round(
+                    rows["official"]["ms_per_step"] / rows[runner]["step_ms"], 3)
         report["shapes"][name] = rows
     report["budget"] = {"a graph, chain, one lane: over_bytes": BUDGET}
     print(json.dumps(report, indent=1))

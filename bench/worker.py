@@ -1,4 +1,4 @@
-"""What the workers of ``runtime.py`` share: a job in, one stream of prompts timed, a result out. Any Python >= 3.10.
+"""A worker of ``runtime.py`` or ``runtime_gpu.py``: how it is launched, and what its side shares. Any Python >= 3.10.
 
 The job is a JSON file: ``target, head, method, total_token, depth, top_k, prompts (token ids), max_new_tokens,
 stop_ids, threads, repo, runner, eager, result``. The result, written to the file ``job["result"]``, holds ``steps,
@@ -8,7 +8,10 @@ tokens, seconds`` over all prompts in turn (prefill included) and whatever the w
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +19,23 @@ from typing import Any
 
 Job = dict[str, Any]
 Generate = Callable[[list[int]], tuple[int, int]]  # prompt ids -> steps, tokens
+
+
+def launch(engine: str, python: Path, work: Job) -> dict[str, Any]:
+    """Run ``worker_<engine>.py`` in its interpreter; its result, or the last lines of what went wrong."""
+    here = Path(__file__).resolve().parent
+    with tempfile.TemporaryDirectory(prefix="bench-runtime-") as folder:
+        work = {**work, "result": str(Path(folder) / "result.json")}
+        file = Path(folder) / "job.json"
+        file.write_text(json.dumps(work))
+        env = {**os.environ, "OMP_NUM_THREADS": str(work["threads"]), "PYTHONPATH": str(here)}
+        print(f"{engine} …", file=sys.stderr, flush=True)
+        done = subprocess.run([str(python), str(here / f"worker_{engine}.py"), str(file)], env=env,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            return {"failed": done.stderr.strip().splitlines()[-5:]}
+        result: dict[str, Any] = json.loads(Path(work["result"]).read_text())
+        return result
 
 
 def job() -> Job:

@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
+import pytest
 import torch
 
 from eagle_runtime.config import TreeShape
@@ -69,3 +72,16 @@ def test_the_gpu_script_runs_on_a_cpu() -> None:
     assert chain["eager"]["tokens_per_step"] == 5
     assert set(chain["eager"]["waits"].values()) == {0}
     assert (chain["graph"] == {"left_out": "the graph runner needs a CUDA device"}) != torch.cuda.is_available()
+
+
+@pytest.mark.live
+@pytest.mark.skipif("EAGLE_REPO" not in os.environ, reason="EAGLE_REPO names no checkout of the official repository")
+def test_the_official_code_takes_the_same_steps_on_these_weights(engine_python: Callable[[str], Path]) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "bench" / "runtime_gpu.py"), "--tiny", "--runners", "eager", "--max-new-tokens",
+         "20", "--official-python", str(engine_python("official"))], capture_output=True, text=True, check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"})
+    for name, accepted in (("chain", 5), ("tree", 3)):
+        result = json.loads(done.stdout)["shapes"][name]
+        assert result["eager"]["tokens_per_step"] == accepted
+        assert result["official"]["tokens"] == accepted * result["official"]["steps"]
