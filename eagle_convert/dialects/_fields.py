@@ -18,7 +18,7 @@ NULLABLE = frozenset({
     "rope_scaling", "rope_parameters", "sliding_window", "layer_types", "draft_vocab_size", "head_dim",
     "quantization_config", "truncated_vocab_size", "eagle_aux_hidden_state_layer_ids", "target_hidden_size",
     "mask_token_id", "logit_scale", "num_aux_hidden_states", "eagle_config", "dflash_config", "text_config",
-    "eagle_fc_bias", "rope_theta", "attention_bias", "mlp_bias", "use_aux_hidden_state"})
+    "eagle_fc_bias", "rope_theta", "num_key_value_heads", "attention_bias", "mlp_bias", "use_aux_hidden_state"})
 
 
 class Fields:

@@ -140,9 +140,12 @@ def test_sizes_are_the_tensors_and_disagreement_is_reported(tmp_path):
     assert set(said) == {f"config.json: {key}" for key in ("num_hidden_layers", "intermediate_size", "vocab_size")}
 
 
-def test_kv_heads_without_the_key_come_from_k_proj(tmp_path):
+@pytest.mark.parametrize("absent", [True, False])
+def test_kv_heads_without_the_key_come_from_k_proj(tmp_path, absent):
     config, tensors = load("plant/e1")
-    del config["num_key_value_heads"]
+    config["num_key_value_heads"] = None  # as transformers reads it: not stated
+    if absent:
+        del config["num_key_value_heads"]
     reading = read(write(tmp_path, config, tensors))
     assert reading.draft().num_key_value_heads == 1
     assert found(reading, "EC202").where == "config.json: num_key_value_heads"
