@@ -98,10 +98,10 @@ RULES: dict[str, Rule] = {
                                          "eagle_convert.manifest", "eagle_convert.pairing",
                                          "eagle_convert._version", "eagle_runtime.choices"),
                                  lazy=("torch", "transformers", "tokenizers", "jinja2")),
-    "eagle_convert.parity.engines": Rule(inside=(*READING, "eagle_convert.parity", "eagle_convert.hub.errors",
+    "eagle_convert.parity.engines": Rule(inside=(*READING, "eagle_convert.parity", "eagle_convert.hub.source",
                                                  "eagle_convert.compaction", "eagle_convert.pairing",
                                                  "eagle_convert._version", "eagle_runtime"),
-                                         lazy=("torch", "transformers", "vllm", "huggingface_hub")),
+                                         lazy=("torch", "transformers", "vllm")),
     "eagle_convert.manifest": Rule(inside=(*READING, "eagle_convert._version", "eagle_convert.files.json_text")),
     "eagle_convert.verification": Rule(inside=(*READING, "eagle_convert.manifest")),
     # The hub: reading (source.py opens ids through hub/source.py) and publishing.

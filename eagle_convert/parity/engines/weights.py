@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from eagle_runtime.target import Target
 
-# what a run needs of a target's repository: weights, configs, tokenizer and template
-_TARGET_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "tokenizer.model")
-
 
 @dataclass
 class Weights:
@@ -35,16 +32,11 @@ class Weights:
     @cached_property
     def folder(self) -> Path:
         """The target's folder; a hub id is downloaded (or found in the cache) first."""
-        if self.source.path is not None:
-            return self.source.path
-        from huggingface_hub import snapshot_download
+        from eagle_convert.hub.source import download
 
-        from eagle_convert.hub.errors import hub_errors
-
-        with hub_errors(self.source.name, self.hub):
-            return Path(snapshot_download(
-                self.source.name, revision=self.source.revision, token=self.hub.token, cache_dir=self.hub.cache_dir,
-                local_files_only=self.hub.offline, endpoint=self.hub.endpoint, allow_patterns=list(_TARGET_FILES)))
+        local = download(self.source, self.hub).path
+        assert local is not None, "what was downloaded is a folder"
+        return local
 
     @cached_property
     def target(self) -> Target:
