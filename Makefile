@@ -9,7 +9,7 @@ TORCH ?= torch==2.13.0
 PIP_ARGS ?=
 JOBS ?= 2
 EAGLE_REPO ?=
-BENCHES ?= bench/convert.py bench/compare.py bench/runtime.py
+BENCHES ?= bench/convert.py bench/compare.py bench/products.py bench/runtime.py bench/profile_step.py
 
 BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)

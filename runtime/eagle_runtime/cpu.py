@@ -39,7 +39,7 @@ def prefers_mkl(rows: int, elements: int) -> bool:
     if maker() != "intel" or not hasattr(torch.ops.mkl, "_mkl_linear"):
         return False
     built = bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
-    return built and rows >= 4 and elements <= (1 << 20 if rows < 20 else 1 << 21)
+    return built and elements <= (1 << 20 if 1 < rows < 20 else 1 << 21)
 
 
 @dataclass(frozen=True)

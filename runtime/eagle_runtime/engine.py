@@ -117,6 +117,7 @@ class SpeculativeEngine:
         self.runner = make_runner(runner, device, debug=debug) if isinstance(runner, str) else runner
         self._plan = grower(self.shape, draft.spec.draft_vocab_size, target.dtype, device)
         self._verifier = target.for_rows(lanes * self._plan.nodes)
+        self._drafter = draft.for_rows(lanes * max(self._plan.passes, default=1))
         self._width = self._plan.deepest + 1
         states = len(draft.taps) * target.spec.hidden_size or target.spec.hidden_size
         self._buffers = Buffers.allocate(lanes, self._plan, states, target.spec.vocab_size,
@@ -309,7 +310,7 @@ class SpeculativeEngine:
             used, slots = key
             buffers = self._buffers.narrow(used)
             target_cache, draft_cache = (cache.narrow(0, used, slots) for cache in self._caches)
-            stages = Stages(self._verifier, self.draft, self._plan, buffers, target_cache, draft_cache, slots,
+            stages = Stages(self._verifier, self._drafter, self._plan, buffers, target_cache, draft_cache, slots,
                             self.sampling, stale_kv="stale-kv" in self._faults,
                             token_shift="token-shift" in self._faults)
 

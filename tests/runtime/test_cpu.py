@@ -68,8 +68,14 @@ def test_elsewhere_a_weight_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> N
     plain = Linear(torch.randn(96, 64))
     monkeypatch.setattr(cpu, "maker", lambda: "intel")
     assert plain.for_rows(60) is plain
-    if packed.packed:
-        assert packed.for_rows(2) is packed  # too few rows
+
+
+def test_a_large_weight_stays_as_it_is_on_an_intel_cpu_too(intel: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = Linear(torch.randn(96, 64), pack=True)
+    monkeypatch.setattr(layers, "LARGE", 96 * 64 + 1)  # and a tiny one
+    assert packed.for_rows(60) is packed
+    assert not cpu.prefers_mkl(5, 3072 * 576)
+    assert not cpu.prefers_mkl(60, 49152 * 576)
 
 
 @needs_mkl
@@ -83,6 +89,8 @@ def test_an_engine_says_the_same_by_every_route(intel: None, monkeypatch: pytest
     assert fitted._verifier is not target
     assert fitted._verifier.blocks[0].mlp.down._reordered is not None  # type: ignore[attr-defined]
     assert target.blocks[0].mlp.down._reordered is None  # type: ignore[attr-defined]
+    assert fitted._drafter.blocks[0].mlp.down._reordered is not None  # type: ignore[union-attr]
+    assert draft.blocks[0].mlp.down._reordered is None  # type: ignore[union-attr]
     ours = [o.output_ids for o in fitted.generate(prompts, 12)]
     monkeypatch.setattr(cpu, "maker", lambda: "amd")
     other = SpeculativeEngine(target, draft, shape, lanes=lanes)
