@@ -29,7 +29,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "runtime")]
 import torch  # noqa: E402
 from machine import describe  # noqa: E402
 from roofline import bandwidth, nbytes, product_rate, step_products  # noqa: E402
-from tokenizers import Tokenizer  # noqa: E402
 from worker import launch  # noqa: E402
 
 from eagle_convert.dialects import read  # noqa: E402
@@ -49,6 +48,8 @@ BUDGETS = {"chain": {"official": 2.5, "vllm": 1.2, "bytes_ms": 1.5}, "tree": {"m
 
 def prompts(count: int) -> list[list[int]]:
     """The bundled prompts as the traces render them."""
+    from tokenizers import Tokenizer
+
     folder = ROOT / "fixtures" / "smollm2"
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     rows = [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()][:count]
@@ -148,6 +149,12 @@ def main() -> None:
     parser.add_argument("--eagle-repo", default=os.environ.get("EAGLE_REPO"))
     parser.add_argument("--save", action="store_true", help="write bench/results/runtime-<maker>.json")
     args = parser.parse_args()
+    for word, known in (("engines", interpreters(args)), ("shapes", SHAPES)):
+        unknown = set(getattr(args, word).split(",")) - set(known)
+        if unknown:
+            parser.error(f"--{word}: no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if not 1 <= args.rounds <= args.num_prompts // 2:
+        parser.error(f"--rounds {args.rounds}: each needs two of the {args.num_prompts} prompts")
     torch.set_num_threads(args.threads)
     target, head = target_folder(), ROOT / "fixtures" / "smollm2" / "eagle1"
     texts = prompts(args.num_prompts)
@@ -179,7 +186,7 @@ def main() -> None:
             "bound": min(bounds, key=lambda one: one["ms"]),
             "engines": {engine: rows[0] if rows[0] is plain else merged(rows) for engine, rows in parts.items()}}
         plain = result["engines"].get("transformers", {})
-        if "steps_per_second" in result["engines"]["bundled"]:
+        if "steps_per_second" in result["engines"].get("bundled", {}):
             result["against"] = compare(name, result)
         report["shapes"][name] = result
     report["load_average_after"] = os.getloadavg()[0]

@@ -33,7 +33,7 @@ def launch(engine: str, python: Path, work: Job) -> dict[str, Any]:
         done = subprocess.run([str(python), str(here / f"worker_{engine}.py"), str(file)], env=env,
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if done.returncode:
-            return {"failed": done.stderr.strip().splitlines()[-5:]}
+            return {"failed": done.stderr.strip().splitlines()[-5:], "exit_code": done.returncode}
         result: dict[str, Any] = json.loads(Path(work["result"]).read_text())
         return result
 

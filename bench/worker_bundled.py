@@ -36,7 +36,7 @@ def main() -> None:
     def generate(prompt: list[int]) -> tuple[int, int]:
         nonlocal prompts
         prompts += 1
-        if prompts == 3:  # the two before were to warm up
+        if prompts == 3:  # the two before were to warm up; ``measure`` has no fewer
             engine.timings = Timings()
         (output,) = engine.generate([prompt], work["max_new_tokens"], stop_ids=work["stop_ids"])
         return len(output.steps), len(output.output_ids)

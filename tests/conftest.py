@@ -34,6 +34,14 @@ def smollm2_official(smollm2_target: Path, tmp_path_factory: pytest.TempPathFact
     return build_target.official_eagle1(tmp_path_factory.mktemp("smollm2") / "EAGLE-SmolLM2", smollm2_target)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip(f"no CUDA device: torch {torch.__version__}")
+
+
 @pytest.fixture(scope="session")
 def engine_python() -> Callable[[str], Path]:
     """The interpreter of another engine (``official1``, ``official``, ``vllm``), as `make engines` builds them."""

@@ -134,7 +134,7 @@ def _why_ignored(file: str, chosen: Weights, opener: Callable[[str], RangeReader
         return f"an index beside {main}, which is read instead"
     if file.endswith((".safetensors", ".bin")):
         return f"not named by {main}" if chosen.index_file else f"other weights beside {main}, which are read instead"
-    if file.endswith((".gguf", ".h5", ".msgpack", ".onnx", ".ckpt")):
+    if file.endswith((".gguf", ".h5", ".msgpack", ".onnx", ".ckpt", ".ot", ".tflite")):
         return "another format of weights" if main else "a format of weights that is not read"
     return "a pickle, not read" if file.endswith(".pkl") else None
 

@@ -69,7 +69,7 @@ def download(source: Source, hub: HubOptions) -> Source:
 
     from eagle_convert.source import open_source
 
-    files = [f for f in source.files if f not in dict(source.ignored)]
+    files = sorted({*source.files, *source.weight_files} - dict(source.ignored).keys())
     with hub_errors(source.name, hub):
         paths = [hf_hub_download(source.name, file, revision=source.revision, cache_dir=hub.cache_dir,
                                  token=hub.token, endpoint=hub.endpoint) for file in files]

@@ -151,6 +151,8 @@ def lines(report: ParityReport) -> Sequence[tuple[str, str]]:
                              f"system message in the prompts: {'yes' if settings['system_prompt'] else 'no'}"))
     if settings["raw"]:
         out.append(("plain", "untemplated (--raw)"))
+    if settings.get("fault"):
+        out.append(("plain", f"fault switched on in the candidate: {settings['fault']}"))
     if report.first_prompt:
         out.append(("plain", f"first prompt {report.first_prompt}"))
     out += [("plain", ""), ("table", ""), ("plain", "")]

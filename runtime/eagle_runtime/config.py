@@ -159,7 +159,11 @@ class TreeShape:
     @classmethod
     def static(cls, choices: Sequence[Sequence[int]]) -> TreeShape:
         """A static tree. Every prefix of a path must be a path, ranks are >= 0, no path twice."""
-        paths = tuple(sorted((tuple(int(r) for r in p) for p in choices), key=lambda p: (len(p), p)))
+        if not all(isinstance(p, (list, tuple)) and all(type(r) is int for r in p) for p in choices):
+            raise EagleRuntimeError(
+                "a tree list is a list of lists of ranks", where=f"tree list {str(choices)[:60]}",
+                how="such as [[0], [1], [0, 0]]; eagle_runtime.choices.CHOICES holds those with a name")
+        paths = tuple(sorted((tuple(p) for p in choices), key=lambda p: (len(p), p)))
         known = set(paths)
         if not paths:
             raise EagleRuntimeError("the tree list is empty", how="give at least one path, such as [[0]]")

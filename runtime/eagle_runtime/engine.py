@@ -109,6 +109,12 @@ class SpeculativeEngine:
         if lanes < 1:
             raise EagleRuntimeError(f"{lanes} lanes hold no prompt", where=f"lanes {lanes}", how="give lanes >= 1")
         verify.check(self.sampling)
+        if draft.target is not target:
+            raise EagleRuntimeError(
+                "the draft was loaded on another target", where=", ".join(
+                    f"{whose} target: {t.spec.model_type}, width {t.spec.hidden_size}, {short(t.dtype)}"
+                    for whose, t in (("the draft's", draft.target), ("the engine's", target))),
+                how="give load_draft the same target object as the engine")
         self._faults = faults | draft.faults
         if "stale-kv" in self._faults and not self.shape.is_chain:
             raise EagleRuntimeError("the runtime shows stale-kv on chains only", where=f"shape {self.shape}",
@@ -133,7 +139,8 @@ class SpeculativeEngine:
 
     @property
     def stats(self) -> RunnerStats:
-        """Of the runner; ``host_syncs`` counts synchronising operations seen inside steps (each stage set's first)."""
+        """Of the runner. ``host_syncs`` counts the synchronising operations of steps run eagerly and watched: the first
+        of each number of lanes, before it is compiled or captured."""
         return self.runner.stats(len(self._syncs), self.target.notes)
 
     def generate(self, prompts: Sequence[str | Sequence[int]], max_new_tokens: int = 64,
@@ -150,6 +157,9 @@ class SpeculativeEngine:
         Returns:
             one :class:`Output` a prompt, in the prompts' order.
         """
+        if isinstance(prompts, str) or not all(isinstance(p, (str, Sequence)) for p in prompts):
+            raise EagleRuntimeError("generate takes a list of prompts", where=f"prompts {str(prompts)[:40]!r}",
+                                    how="wrap a single prompt in a list: generate([prompt])")
         works: dict[int, _Work] = {}
         for work, step in self._run([self._ids(p) for p in prompts], max_new_tokens, self._stops(stop_ids)):
             works[work.number] = work
@@ -193,9 +203,9 @@ class SpeculativeEngine:
                             lanes[i] = None
                             self._buffers.idle(i)
         finally:
+            self._busy = False
             for i in range(self.lanes):
                 self._buffers.idle(i)
-            self._busy = False
 
     def _fill(self, lanes: list[_Work | None], queue: deque[tuple[int, list[int]]]) -> None:
         """Prompts into free lanes; with none left, work moves down so that fewer lanes need to run."""
@@ -223,10 +233,13 @@ class SpeculativeEngine:
         shift = "token-shift" in self._faults
         state, logits = prefill(self.target, self.draft, prompt, target_cache, draft_cache, token_shift=shift)
         generator = None
+        if not bool(torch.isfinite(logits.amax())):  # the prompt's own pass belongs to no step: it may be waited for
+            check_finite(self.target, torch.tensor(prompt, device=self.target.device))
         if self.sampling.greedy:
             root = logits.argmax(-1)
         else:
-            generator = torch.Generator(self.target.device).manual_seed((self.sampling.seed << 20) + number)
+            generator = torch.Generator(self.target.device).manual_seed(
+                ((self.sampling.seed << 20) + number) % (1 << 63))
             uniform = torch.rand(1, generator=generator, device=self.target.device)
             root = verify.draw(verify.distribution(logits, self.sampling), uniform)
         b = self._buffers
@@ -249,15 +262,18 @@ class SpeculativeEngine:
                     self._buffers.uniforms[i].uniform_(generator=work.generator)
         slots = longest + reach(self._plan)
         key = used, _bucket(slots, SMALLEST_BUCKET) if self.runner.prepared else _fine_bucket(slots)
+        first = key not in self._ready and self.runner.prepared and not self.runner.ahead
         stages, calls = self._stages(key)
-        if used not in self._audited and self.runner.name == "eager":
-            self._audited.add(used)
-            calls = [partial(self._audit, call) for call in calls]
-        return self._pipeline.launch(calls, stages.buffers.result)
+        if used not in self._audited:
+            calls, first = [partial(self._audit, used, stages)], True
+        return self._pipeline.launch(calls, stages.buffers.result, timed=not first)
 
-    def _audit(self, call: Callable[[], None]) -> None:
+    def _audit(self, used: int, stages: Stages) -> None:
+        """A step by the stages as they are, watched for operations that make the host wait."""
+        self._audited.add(used)
         with Syncs() as syncs:
-            call()
+            for call in (stages.draft, stages.verify, stages.accept):
+                call()
         self._syncs += syncs.found
 
     def _book(self, work: _Work, row: list[int], max_new: int, stops: frozenset[int]) -> EngineStep:
@@ -317,6 +333,8 @@ class SpeculativeEngine:
             def addresses() -> dict[str, int]:
                 return {name: tensor.data_ptr() for name, tensor in buffers.tensors().items()}
 
+            if self.runner.ahead and used not in self._audited:
+                self._audit(used, stages)
             calls = [self.runner.wrap((*key, call.__name__), call, addresses)
                      for call in (stages.draft, stages.verify, stages.accept)]
             self._ready[key] = stages, calls

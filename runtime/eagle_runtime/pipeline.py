@@ -19,12 +19,16 @@ STAGES = ("draft", "verify", "accept")
 
 @dataclass
 class Timings:
-    """Seconds spent in each stage, over ``steps`` steps; of those whose results have been read."""
+    """Seconds spent in each stage, over ``steps`` steps; of those whose results have been read.
+
+    ``untimed`` counts the steps that are left out: those that were audited, or paid for compiling.
+    """
 
     draft: float = 0.0
     verify: float = 0.0
     accept: float = 0.0
     steps: int = 0
+    untimed: int = 0
 
     @property
     def total(self) -> float:
@@ -42,6 +46,7 @@ class Ticket:
     """A step under way: where its result will stand, and the marks between its stages."""
 
     host: Tensor
+    timed: bool = True
     marks: list[float] = field(default_factory=list)
     events: list[torch.cuda.Event] = field(default_factory=list)
 
@@ -52,7 +57,10 @@ class Ticket:
             marks = [self.events[0].elapsed_time(event) / 1e3 for event in self.events[:-1]]
         else:
             marks = self.marks
-        timings.add([after - before for before, after in pairwise(marks)])
+        if self.timed:
+            timings.add([after - before for before, after in pairwise(marks)])
+        else:
+            timings.untimed += 1
         rows: list[list[int]] = self.host.tolist()
         return rows
 
@@ -71,11 +79,11 @@ class Pipeline:
         self._ring = [torch.zeros(shape, dtype=torch.int64, pin_memory=cuda) for _ in range(depth + 1)]
         self._turn = 0
 
-    def launch(self, stages: Sequence[Callable[[], None]], result: Tensor) -> Ticket:
+    def launch(self, stages: Sequence[Callable[[], None]], result: Tensor, *, timed: bool = True) -> Ticket:
         """Run ``stages``, then send ``result`` [B, columns] on its way to the host."""
         host = self._ring[self._turn][:result.shape[0]]
         self._turn = (self._turn + 1) % len(self._ring)
-        ticket = Ticket(host)
+        ticket = Ticket(host, timed)
         self._mark(ticket)
         for stage in stages:
             stage()

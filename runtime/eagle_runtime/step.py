@@ -60,8 +60,8 @@ class Stages:
                           self._refresh_slots(at) if self._stale_kv else at,
                           spread(self._causal, window(first, self._columns, self._causal.shape[2])))
         x = x.gather(1, (b.count - 1).view(lanes, 1, 1).expand(lanes, 1, x.shape[2]))
-        bad = _not_finite(x)
-        growth = plan.start(self._candidates(x, 0))
+        candidates, bad = self._candidates(x, 0)
+        growth = plan.start(candidates)
         visible = window(b.length, self._columns, plan.scratch + 2)
         fed = b.tree.tokens[:, :1]
         for i, width in enumerate(plan.passes):
@@ -76,8 +76,9 @@ class Stages:
                 ids = fed if rows.source is None else fed.gather(1, rows.source.expand(lanes, width))
                 fed = rows.ids
             x = draft.forward(ids, state, positions, self._draft_cache, slots, spread(rows.table, visible))
-            bad = bad | _not_finite(x)
-            growth.add(i, self._candidates(x, i + 1))
+            candidates, worse = self._candidates(x, i + 1)
+            bad = bad | worse
+            growth.add(i, candidates)
         growth.finish(b.tree)
         b.bad[:, 1].copy_(bad)
 
@@ -92,11 +93,14 @@ class Stages:
         if not taps:
             b.states.copy_(hidden)
         logits = self._target.head(hidden)
-        b.bad[:, 0].copy_(_not_finite(hidden))
         if self._sampling.greedy:
-            b.choice.copy_(argmax(logits))
+            choice = argmax(logits)
+            b.choice.copy_(choice)
+            top = logits.gather(2, choice.unsqueeze(2))
         else:
             b.logits.copy_(logits)
+            top = logits.amax(2)
+        b.bad[:, 0].copy_(_not_finite(top))
 
     def accept(self) -> None:
         """Accept, compact, advance: fills ``pending_*``, ``length``, ``count``, the next root, and ``result``."""
@@ -118,9 +122,12 @@ class Stages:
         b.count.copy_(out.count * b.active + 1)
         b.length.add_(b.count * b.active)
 
-    def _candidates(self, x: Tensor, i: int) -> Candidates:
-        ids, logp = best(self._draft.logits(x), self._plan.tops[i], self._plan.scored)
-        return Candidates(self._draft.to_target_ids(ids), logp)
+    def _candidates(self, x: Tensor, i: int) -> tuple[Candidates, Tensor]:
+        """The best continuations of rows [B, R, H], and whether a lane's logits are not finite: [B] bool."""
+        logits = self._draft.logits(x)
+        ids, logp = best(logits, self._plan.tops[i], self._plan.scored)
+        top = logits.gather(2, ids[:, :, :1]) if logp is None else logp[:, :, 0]
+        return Candidates(self._draft.to_target_ids(ids), logp), _not_finite(top)
 
     def _refresh_slots(self, at: Tensor) -> Tensor:
         """Where the refresh writes when guesses are to stay: rows that have a guess go where nothing reads."""
@@ -134,6 +141,9 @@ def reach(plan: Grower) -> int:
     return max(plan.nodes, plan.scratch, 2 * (plan.deepest + 1))
 
 
-def _not_finite(x: Tensor) -> Tensor:
-    """[B, R, H] -> [B] bool. A sum of absolute values in float32 is finite just when they all are (or near its end)."""
-    return torch.isfinite(x.abs().sum((1, 2), dtype=torch.float32)).logical_not_()
+def _not_finite(top: Tensor) -> Tensor:
+    """The greatest logit of each row, [B, R, ...] -> [B] bool.
+
+    A NaN counts as the greatest, and states that are not finite make every logit so: this one number a row tells.
+    """
+    return torch.isfinite(top.flatten(1)).all(1).logical_not_()

@@ -219,6 +219,13 @@ def check_finite(target: Target, ids: Tensor) -> None:
                              target.dtype)
     if not bool(torch.isfinite(full.hidden).all()):
         raise non_finite("target final norm output non-finite", "", target.dtype)
+    for start in range(0, len(ids), 64):
+        logits = target.head(full.hidden[start:start + 64])
+        bad = logits.isnan() | (logits == float("inf"))
+        if bool(bad.any()):
+            row, column = (int(i) for i in bad.nonzero()[0])
+            raise non_finite("target logits non-finite", f"position {start + row}, id {column}; its states are finite",
+                             target.dtype)
 
 
 def non_finite(what: str, where: str, dtype: torch.dtype) -> EagleRuntimeError:

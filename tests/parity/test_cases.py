@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from eagle_convert import convert, parity_check
 from eagle_convert.errors import CompactionError, EngineError
+from eagle_convert.parity.report import lines
 
 
 @pytest.fixture
@@ -95,3 +96,17 @@ def test_padding_rows_of_a_reference_do_not_stop_the_check(plant, tmp_path):
     padded = copy(plant / "e1", tmp_path / "padded", **{
         "embed_tokens.weight": np.concatenate([table, np.zeros((8, 64), np.float16)])})
     assert check(plant / "e1", plant, reference=str(padded)).verdict.answer == "pass"
+
+
+@pytest.mark.parametrize("options", [{}, {"reference_engine": "bundled", "temperature": 1.0}])
+def test_a_target_whose_logits_are_not_finite_is_no_pass(plant, tmp_path, options):
+    head = load_file(plant / "tgt" / "model.safetensors")["lm_head.weight"]
+    head[7] = np.nan
+    target = copy(plant / "tgt", tmp_path / "tgt", **{"lm_head.weight": head})
+    with pytest.raises(EngineError, match="logits non-finite"):
+        check(plant / "e3", plant, target, reference=str(plant / "e3"), **options)
+
+
+def test_a_fault_that_was_switched_on_is_said(plant):
+    report = check(plant / "e1", plant, reference=str(plant / "e1"), fault="stale-kv")
+    assert ("plain", "fault switched on in the candidate: stale-kv") in lines(report)

@@ -30,7 +30,7 @@ class Rig:
             engine._start(lane, lane, prompt)
         self.target_cache, self.draft_cache = engine._caches
         self.stages, self.calls = engine._stages((len(prompts), slots))
-        self.buffers, self.draft = self.stages.buffers, draft
+        self.buffers, self.draft = self.stages.buffers, engine._drafter
         self.committed = [list(prompt) for prompt in prompts]
 
     @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from eagle_runtime import prefill as prefill_module
 from eagle_runtime.choices import CHOICES
 from eagle_runtime.config import EagleRuntimeError, Sampling, TreeShape
 from eagle_runtime.engine import Output, SpeculativeEngine
+from eagle_runtime.loader import load_target
 from eagle_runtime.target import Target
-from tests.runtime.pairs import ROOT, pair, plant_prompts
+from tests.runtime.pairs import FIXTURES, ROOT, pair, plant_prompts
 from tests.runtime.rig import Rig
 
 CHAIN4 = TreeShape.chain(4)
@@ -103,7 +105,8 @@ def test_counting_is_the_contracts() -> None:
     assert output.output_ids == [t for s in output.steps for t in s.tokens]
     assert len(output.output_ids) == 20
     assert output.text_ids == output.output_ids[:18]
-    assert engine.timings.steps == 4
+    assert engine.timings.steps == 3
+    assert engine.timings.untimed == 1, "the first step is watched for synchronising operations"
     assert engine.timings.total > 0
     assert engine.stats.host_syncs == 0
 
@@ -288,3 +291,57 @@ def test_the_readmes_example_runs_as_pasted(monkeypatch: pytest.MonkeyPatch,
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("[4, 4, 4, 4]")
     assert len(lines) == 5
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0)])
+@pytest.mark.parametrize("shape", [CHAIN4, TreeShape.dynamic(8, 2, 3)])
+@pytest.mark.parametrize("row", [7, slice(None)])
+def test_logits_that_are_not_finite_are_told_though_the_states_are(sampling: Sampling, shape: TreeShape,
+                                                                   row: int | slice) -> None:
+    target, draft = pair("plant", "e1")
+    target.lm_head.weight[row].fill_(float("nan"))  # type: ignore[attr-defined]
+    with pytest.raises(EagleRuntimeError, match="target logits non-finite") as caught:
+        SpeculativeEngine(target, draft, shape, sampling=sampling).generate(plant_prompts(1), 8)
+    assert "id " in caught.value.where
+
+
+def test_logits_that_stop_being_finite_inside_a_step_are_told() -> None:
+    target, draft = pair("plant", "e1")
+    engine = SpeculativeEngine(target, draft, CHAIN4)
+    steps = engine.steps(plant_prompts(1)[0], 40)
+    next(steps)
+    target.lm_head.weight[9].fill_(float("inf"))  # type: ignore[attr-defined]
+    with pytest.raises(EagleRuntimeError, match="target logits non-finite"):
+        list(steps)
+
+
+def test_a_seed_may_be_any_integer_of_64_bits() -> None:
+    target, draft = pair("plant", "e1")
+    for seed in (1764500000000000000, 2**63 - 1):
+        engine = SpeculativeEngine(target, draft, CHAIN4, sampling=Sampling(1.0, seed=seed))
+        assert len(engine.generate(plant_prompts(1), 8)[0].text_ids) == 8
+
+
+def test_an_error_while_lanes_are_cleared_does_not_lock_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = pair("plant", "e1")
+    engine = SpeculativeEngine(target, draft, CHAIN4)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._buffers, "idle", lambda lane: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.generate(plant_prompts(1), 8)
+    assert engine.generate(plant_prompts(1), 8)
+
+
+def test_a_draft_belongs_to_the_target_it_was_loaded_on() -> None:
+    _, draft = pair("plant", "e1")
+    other = load_target(FIXTURES / "plant" / "tgt", dtype=torch.bfloat16)
+    with pytest.raises(EagleRuntimeError, match="another target") as caught:
+        SpeculativeEngine(other, draft, CHAIN4)
+    assert "bf16" in caught.value.where
+
+
+@pytest.mark.parametrize("prompts", ["text", [1, 2, 3]])
+def test_one_prompt_is_not_a_list_of_prompts(prompts: Any) -> None:
+    target, draft = pair("plant", "e1")
+    with pytest.raises(EagleRuntimeError, match="a list of prompts"):
+        SpeculativeEngine(target, draft, CHAIN4).generate(prompts, 8)

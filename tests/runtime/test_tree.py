@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -212,3 +213,9 @@ def test_more_candidates_than_tokens() -> None:
     with pytest.raises(EagleRuntimeError, match="more candidates than the draft has tokens") as caught:
         grower(TreeShape.dynamic(60, 7, 10), 8, torch.float32, CPU)
     assert "draft vocabulary 8" in caught.value.where
+
+
+@pytest.mark.parametrize("choices", ["mc_sim_7b_63", [0, 1], [[0], ["1"]], [[0], [1.5]]])
+def test_a_tree_list_is_a_list_of_lists(choices: Any) -> None:
+    with pytest.raises(EagleRuntimeError, match="list of lists"):
+        TreeShape.static(choices)

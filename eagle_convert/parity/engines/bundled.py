@@ -53,7 +53,8 @@ class BundledEngine:
         stats = engine.stats
         return Trace(
             "bundled", __version__, settings, tuple(_row(g) for g in generations), timing=timing,
-            native={"steps": engine.timings.steps, "draft_seconds": engine.timings.draft,
+            native={"steps": engine.timings.steps, "untimed_steps": engine.timings.untimed,
+                    "draft_seconds": engine.timings.draft,
                     "verify_seconds": engine.timings.verify, "accept_seconds": engine.timings.accept},
             runner={"name": stats.name, "graphs_captured": stats.graphs_captured, "replays": stats.replays,
                     "host_syncs": stats.host_syncs, "device": stats.device}, notes=stats.notes)
@@ -86,11 +87,12 @@ def _row(generation: Generation) -> PromptTrace:
 
 
 def _timing(engine: SpeculativeEngine, generations: Sequence[Generation]) -> Timing:
-    """Speeds over all steps: with several lanes one step of the engine serves several prompts."""
+    """Speeds of all steps, from those that were timed; with several lanes one step serves several prompts."""
     steps = [step for g in generations for step in g.steps]
     times, drafted = engine.timings, sum(step.proposed for step in steps)
     if not times.total or not drafted:
         return Timing()
-    return Timing(tokens_per_second=sum(step.emitted for step in steps) / times.total,
-                  draft_ms_per_token=1e3 * times.draft / drafted,
+    all_of_them = 1 + times.untimed / times.steps
+    return Timing(tokens_per_second=sum(step.emitted for step in steps) / (times.total * all_of_them),
+                  draft_ms_per_token=1e3 * times.draft * all_of_them / drafted,
                   verify_ms_per_step=1e3 * times.verify / times.steps)
