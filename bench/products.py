@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +22,7 @@ sys.path[:0] = [str(ROOT / "runtime")]
 
 import torch  # noqa: E402
 from machine import describe  # noqa: E402
-from roofline import bandwidth  # noqa: E402
+from roofline import bandwidth, best  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from eagle_runtime import huge_pages  # noqa: E402
@@ -32,16 +31,6 @@ from eagle_runtime.cpu import maker  # noqa: E402
 SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536), (49152, 576), (2048, 2048), (4096, 4096))
 ROWS = (1, 4, 5, 10, 26, 60, 120, 240)
 NBYTES = 600_000_000
-
-
-def best(run: Callable[[], None], repeats: int) -> float:
-    run()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def measure(shape: tuple[int, int], rows: int, repeats: int) -> dict[str, float]:
@@ -71,7 +60,7 @@ def measure(shape: tuple[int, int], rows: int, repeats: int) -> dict[str, float]
                 torch.ops.mkl._mkl_linear(x, weight, like, None, rows)
         runs["mkl"] = mkl
     nbytes = 4 * shape[0] * shape[1] * count
-    return {name: round(nbytes / best(run, repeats) / 1e9, 1) for name, run in runs.items()}
+    return {name: round(nbytes / best(run, torch.device("cpu"), repeats + 1) / 1e9, 1) for name, run in runs.items()}
 
 
 def main() -> None:

@@ -77,7 +77,7 @@ def nbytes(step: list[Products], itemsize: int) -> int:
 def bandwidth(device: torch.device, size: int = 1 << 28, repeats: int = 15) -> float:
     """Bytes a second, reading: the sum of ``size`` floats."""
     x = torch.ones(size, device=device)
-    return x.numel() * x.element_size() / _best(lambda: x.sum(), device, repeats)
+    return x.numel() * x.element_size() / best(lambda: x.sum(), device, repeats)
 
 
 def product_rate(device: torch.device, dtype: torch.dtype, part: Products, repeats: int = 7) -> float:
@@ -90,10 +90,10 @@ def product_rate(device: torch.device, dtype: torch.dtype, part: Products, repea
         for weight, x in zip(weights, inputs, strict=True):
             weight(x)
 
-    return Products(part.rows, tuple(shapes)).flops / _best(run, device, repeats)
+    return Products(part.rows, tuple(shapes)).flops / best(run, device, repeats)
 
 
-def _best(run: Callable[[], object], device: torch.device, repeats: int) -> float:
+def best(run: Callable[[], object], device: torch.device, repeats: int) -> float:
     times = []
     for _ in range(repeats):
         start = time.perf_counter()

@@ -73,7 +73,7 @@ def download(source: Source, hub: HubOptions) -> Source:
     with hub_errors(source.name, hub):
         paths = [hf_hub_download(source.name, file, revision=source.revision, cache_dir=hub.cache_dir,
                                  token=hub.token, endpoint=hub.endpoint) for file in files]
-    local = open_source(str(Path(paths[0]).parent))
+    local = open_source(str(Path(paths[0]).parents[files[0].count("/")]))
     return replace(local, ref=source.ref, name=source.name, revision=source.revision)
 
 

@@ -133,6 +133,7 @@ class SpeculativeEngine:
         self._caches: tuple[KVCache, KVCache] | None = None
         self._ready: dict[tuple[int, int], tuple[Stages, list[Callable[[], None]]]] = {}
         self._audited: set[int] = set()
+        self._warm: set[tuple[int, int]] = set()  # whose wrapped stages have run
         self._syncs: list[str] = []
         self._busy = False
         self.timings = Timings()
@@ -157,7 +158,7 @@ class SpeculativeEngine:
         Returns:
             one :class:`Output` a prompt, in the prompts' order.
         """
-        if isinstance(prompts, str) or not all(isinstance(p, (str, Sequence)) for p in prompts):
+        if isinstance(prompts, str) or any(isinstance(p, int) for p in prompts):
             raise EagleRuntimeError("generate takes a list of prompts", where=f"prompts {str(prompts)[:40]!r}",
                                     how="wrap a single prompt in a list: generate([prompt])")
         works: dict[int, _Work] = {}
@@ -262,11 +263,13 @@ class SpeculativeEngine:
                     self._buffers.uniforms[i].uniform_(generator=work.generator)
         slots = longest + reach(self._plan)
         key = used, _bucket(slots, SMALLEST_BUCKET) if self.runner.prepared else _fine_bucket(slots)
-        first = key not in self._ready and self.runner.prepared and not self.runner.ahead
         stages, calls = self._stages(key)
-        if used not in self._audited:
-            calls, first = [partial(self._audit, used, stages)], True
-        return self._pipeline.launch(calls, stages.buffers.result, timed=not first)
+        timed = not self.runner.prepared or self.runner.ahead or key in self._warm
+        if used in self._audited:
+            self._warm.add(key)
+        else:
+            calls, timed = [partial(self._audit, used, stages)], False
+        return self._pipeline.launch(calls, stages.buffers.result, timed=timed)
 
     def _audit(self, used: int, stages: Stages) -> None:
         """A step by the stages as they are, watched for operations that make the host wait."""
@@ -307,6 +310,7 @@ class SpeculativeEngine:
         slots = _bucket(tokens + (2 + self._pipeline.depth) * self._width + reach(self._plan), SMALLEST_BUCKET)
         if self._caches is None or self._caches[0].capacity < slots:
             self._ready.clear()
+            self._warm.clear()
             self._caches = None  # the old ones go before the new ones come
             spec, draft = self.target.spec, self.draft.spec
             self._caches = tuple(  # type: ignore[assignment]

@@ -135,3 +135,11 @@ def test_graph_equals_eager_on_a_gpu(shape: str) -> None:
     first, second = (engine._buffers.tensors() for engine in engines)
     for name in first:
         assert torch.equal(first[name], second[name]), name
+
+
+def test_steps_that_are_watched_recorded_or_compiled_are_not_timed() -> None:
+    target, draft = pair("plant", "e1")
+    engine = SpeculativeEngine(target, draft, TreeShape.chain(4), runner=RecordedRunner(target.device))
+    (output,) = engine.generate(plant_prompts(1), 30, stop_ids=())  # 9 + 35 tokens and what a step reaches: one bucket
+    assert engine.timings.untimed == 2, "the first is watched, the second is recorded"
+    assert engine.timings.steps == len(output.steps) - 2
